@@ -1,0 +1,68 @@
+"""Every error Draftproof raises on purpose; each class names one cause.
+
+DraftproofError
+├── InvalidSetting        a setting is out of range, unknown, or does not apply
+├── InvalidPrompt         a prompt is empty, too long, or of a kind we do not read
+├── IncompatiblePair      two parts do not go together
+│   ├── VocabularyMismatch    target and drafter number their tokens differently
+│   └── ProposalMismatch      the verifier cannot judge what the drafter proposes
+├── UnsupportedModel      a model cannot be rolled back, copied, or is no decoder
+├── ModelNotFound         a name or path leads to no model
+├── DownloadFailed        a download broke or its checksum is wrong; nothing was kept
+├── LimitExceeded         a request would need more memory or depth than allowed
+└── MissingExtra          an optional package is not installed
+
+Every message says what was given, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DraftproofError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InvalidSetting(DraftproofError, ValueError):
+    """A setting is out of range, unknown, or does not apply here."""
+
+
+class InvalidPrompt(DraftproofError, ValueError):
+    """A prompt is empty, too long, or of a kind that is not read."""
+
+
+class IncompatiblePair(DraftproofError):
+    """Two parts do not go together."""
+
+
+class VocabularyMismatch(IncompatiblePair):
+    """Target and drafter number their tokens differently."""
+
+
+class ProposalMismatch(IncompatiblePair):
+    """The verifier cannot judge what the drafter proposes."""
+
+
+class UnsupportedModel(DraftproofError):
+    """A model cannot be rolled back or copied, or is no decoder."""
+
+
+class ModelNotFound(DraftproofError):
+    """A name or path leads to no model."""
+
+
+class DownloadFailed(DraftproofError):
+    """A download broke or its checksum is wrong; nothing was kept."""
+
+
+class LimitExceeded(DraftproofError):
+    """A request would need more memory or depth than is allowed."""
+
+
+class MissingExtra(DraftproofError, ImportError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"run: pip install 'draftproof[{extra}]'"
+        )
