@@ -1,0 +1,48 @@
+"""What speculative decoding should gain, before any model is run.
+
+The closed forms need the standard library only; the simulation is loaded on first use, because
+it needs numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftproof.theory.cost import VerifyCost
+from draftproof.theory.speedup import (
+    BestDepth,
+    best_depth,
+    break_even_acceptance,
+    expected_speedup,
+    expected_tokens,
+    round_cost,
+)
+
+if TYPE_CHECKING:
+    from draftproof.theory.simulate import SimulatedSpeedup, simulate_speedup
+
+__all__ = [
+    "BestDepth",
+    "SimulatedSpeedup",
+    "VerifyCost",
+    "best_depth",
+    "break_even_acceptance",
+    "expected_speedup",
+    "expected_tokens",
+    "round_cost",
+    "simulate_speedup",
+]
+
+_LAZY = frozenset({"SimulatedSpeedup", "simulate_speedup"})
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from draftproof.theory import simulate
+
+    return getattr(simulate, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
