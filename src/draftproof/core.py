@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -175,7 +175,5 @@ class Step:
     """Drafted tokens that the rule accepted and the stop rules kept."""
     finish_reason: FinishReason | None
     logprobs: tuple[TokenLogprobs, ...] | None
-    text: str = ""
-    """New text that can be shown now, up to a stop string."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of the whole round by phase: draft, verify, rest."""
+    texts: tuple[str, ...]
+    """Text that can be shown after each token; joined over all steps it is the whole text."""

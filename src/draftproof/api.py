@@ -1,0 +1,232 @@
+"""Speculator: a target, a drafter and a rule, behind a few verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast, overload
+
+from draftproof.config import DEFAULT_DRAFTER, EngineSettings
+from draftproof.core import Step
+from draftproof.decode import sequence as decode
+from draftproof.decode.stop import StopRule
+from draftproof.drafters.base import Drafter
+from draftproof.drafters.none import NoDrafter
+from draftproof.drafters.registry import Surroundings, make_drafter
+from draftproof.engine.engine import Engine
+from draftproof.engine.prompt import Prompt, encode, is_batch
+from draftproof.engine.request import Drafts, Language, make_sequences
+from draftproof.errors import InvalidSetting
+from draftproof.models.base import TargetModel
+from draftproof.models.load import load
+from draftproof.models.vocab import num_tokens
+from draftproof.output import Output, Piece, pieces, sample
+from draftproof.sampling.params import SamplingParams
+from draftproof.verification.registry import check_name, choose
+
+
+class Speculator:
+    """Generates exactly what the target would, with the help of a drafter."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        *,
+        tokenizer: Any = None,
+        end_ids: frozenset[int] = frozenset(),
+        verifier: str | None = None,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        check_name(verifier)
+        self.target = target
+        self.drafter = drafter
+        self.tokenizer = tokenizer
+        self.verifier = verifier
+        self.settings = settings or EngineSettings()
+        self._language = Language(tokenizer, num_tokens(tokenizer, target.vocab_size), end_ids)
+        if verifier is not None and verifier != "greedy":
+            # A pair that can never work is refused here, not in the first request.
+            choose(drafter.proposals, drafter.name, SamplingParams(temperature=1.0), verifier)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: Any,
+        drafter: str | Drafter = DEFAULT_DRAFTER,
+        *,
+        tokenizer: Any = None,
+        depth: int | None = None,
+        verifier: str | None = None,
+        dtype: Any = "auto",
+        device: Any = "auto",
+        settings: EngineSettings | None = None,
+    ) -> Speculator:
+        """Load a target and build its drafter.
+
+        target: a name of `draftproof models`, a folder, a .gguf file, a hub id, a loaded model,
+        or (model, tokenizer). A loaded model is left as it is; its weights are shared.
+        drafter: self-int8, ngram, model:PATH, early-exit:N, none, or an object of your own.
+        depth: tokens drafted per round. verifier: tokenwise, blockwise, coupled or point; by
+        default the best for each request (`verification/registry.py`).
+        dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
+        """
+        from draftproof.models.hf import HFModel
+
+        check_name(verifier)
+        settings = settings or EngineSettings()
+        if depth is not None:
+            settings = replace(settings, depth=depth)
+        loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
+        model = HFModel(loaded.model, loaded.name)
+        if isinstance(drafter, str):
+            around = Surroundings(model, loaded.tokenizer, dtype, device, settings)
+            drafter = make_drafter(drafter, around)
+        return cls(
+            model,
+            drafter,
+            tokenizer=loaded.tokenizer,
+            end_ids=model.end_ids(loaded.tokenizer),
+            verifier=verifier,
+            settings=settings,
+        )
+
+    @overload
+    def generate(self, prompt: Prompt, params: SamplingParams | None = ...) -> Output: ...
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = ...,
+    ) -> list[Output]: ...
+    def generate(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Output | list[Output]:
+        """Generate for one prompt, or for a list of prompts in one decode loop.
+
+        `params` serves all prompts, or is a list with one for each.
+        """
+        return self._generate(self.drafter, prompt, params)
+
+    @overload
+    def plain(self, prompt: Prompt, params: SamplingParams | None = ...) -> Output: ...
+    @overload
+    def plain(
+        self,
+        prompt: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = ...,
+    ) -> list[Output]: ...
+    def plain(
+        self,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Output | list[Output]:
+        """The same loop without drafts: the reference that `generate` must equal."""
+        return self._generate(NoDrafter(), prompt, params)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        plain: bool = False,
+        rule: StopRule | None = None,
+    ) -> Stream:
+        """Generate for one prompt, piece by piece; `Stream.output` holds the whole afterwards.
+
+        `rule` ends the sequence after the first token for which it returns True.
+        """
+        params = params or SamplingParams()
+        if params.n != 1:
+            raise InvalidSetting(f"n is {params.n}; stream one sample, or use generate")
+        drafter = NoDrafter() if plain else self.drafter
+        ids = encode(prompt, self.tokenizer)
+        (sequence,) = self._sequences(drafter, ids, params, first_id=0, rule=rule)
+        return Stream(self._engine(drafter), sequence)
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids that `prompt` is read as."""
+        return encode(prompt, self.tokenizer)
+
+    def _generate(
+        self,
+        drafter: Drafter,
+        prompt: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+    ) -> Output | list[Output]:
+        batch = is_batch(prompt)
+        prompts = cast("Sequence[Prompt]", prompt if batch else [prompt])
+        groups: list[list[decode.Sequence]] = []
+        for one, wanted in zip(prompts, _spread(params, len(prompts)), strict=True):
+            ids = encode(one, self.tokenizer)
+            first = sum(len(group) for group in groups)
+            groups.append(self._sequences(drafter, ids, wanted, first_id=first))
+        steps: dict[int, list[Step]] = {}
+        sequences = [sequence for group in groups for sequence in group]
+        for sequence, step in self._engine(drafter).run(sequences):
+            steps.setdefault(sequence.seq_id, []).append(step)
+        outputs = [_output(group, steps) for group in groups]
+        return outputs if batch else outputs[0]
+
+    def _engine(self, drafter: Drafter) -> Engine:
+        return Engine(self.target, drafter, self.settings)
+
+    def _sequences(
+        self,
+        drafter: Drafter,
+        ids: Sequence[int],
+        params: SamplingParams,
+        first_id: int,
+        rule: StopRule | None = None,
+    ) -> list[decode.Sequence]:
+        # Without drafts there is nothing to judge, so any rule is plain decoding.
+        verifier = None if isinstance(drafter, NoDrafter) else self.verifier
+        drafts = Drafts(drafter.name, drafter.proposals, verifier)
+        return make_sequences(ids, params, self.target, self._language, drafts, first_id, rule)
+
+
+class Stream:
+    """Iterates over the pieces of one sequence; can be left at any time."""
+
+    def __init__(self, engine: Engine, sequence: decode.Sequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._steps: list[Step] = []
+
+    def __iter__(self) -> Iterator[Piece]:
+        for _, step in self._engine.run([self._sequence]):
+            self._steps.append(step)
+            yield from pieces(step)
+
+    @property
+    def output(self) -> Output:
+        """What has been generated so far; finish reason "length" if the stream was left early."""
+        return _output([self._sequence], {self._sequence.seq_id: self._steps})
+
+
+def _output(group: list[decode.Sequence], steps: dict[int, list[Step]]) -> Output:
+    first = group[0]
+    samples = tuple(
+        sample(
+            steps.get(sequence.seq_id, []),
+            sequence.finish_reason or "length",
+            sequence.stats,
+            sequence.params.logprobs is not None,
+        )
+        for sequence in group
+    )
+    return Output(tuple(first.tokens[: first.prompt_length]), samples)
+
+
+def _spread(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidSetting(
+            f"{len(params)} SamplingParams were given for {count} prompts; give one, or one each"
+        )
+    return params

@@ -1,0 +1,51 @@
+"""One round of speculative decoding, for every sequence of a batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from draftproof.core import Plan, Step
+from draftproof.decode.sequence import Sequence, kept_columns
+from draftproof.drafters.base import Drafting
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.models.pack import pack
+from draftproof.stats.timing import Stopwatch
+
+
+def run_round(
+    target: TargetModel,
+    cache: KVCache,
+    drafting: Drafting,
+    sequences: Many[Sequence],
+    plans: Many[Plan],
+) -> list[Step]:
+    """Draft, verify in one target pass, keep what the rule accepts and one token more.
+
+    Sequence b lives in cache row b. Before and after, row b holds the keys and values of all of
+    its tokens but the last, the anchor. With empty drafts this is plain decoding.
+    """
+    watch = Stopwatch(target.device)
+
+    # 1. Draft: each sequence's drafter proposes what its plan allows.
+    drafts = drafting.propose([sequence.context for sequence in sequences], plans)
+    watch.lap("draft")
+
+    # 2. Verify: one target pass scores every anchor and every drafted token.
+    anchors = [sequence.tokens[-1] for sequence in sequences]
+    batch = pack(anchors, drafts, cache.lengths, target.device)
+    logits = target.forward(batch, cache).logits
+    watch.lap("verify")
+
+    # 3. Judge each draft by its own rule, 4. commit up to the sequence's end, 5. roll back.
+    steps = []
+    for b, (sequence, draft) in enumerate(zip(sequences, drafts, strict=True)):
+        rows = logits[b, : 1 + len(draft.tokens)]
+        verdict = sequence.judge(draft, rows)
+        step = sequence.commit(draft, verdict, rows)
+        cache.keep(b, kept_columns(verdict, len(step.tokens)))
+        steps.append(step)
+    watch.lap("rest")
+    for sequence, step in zip(sequences, steps, strict=True):
+        sequence.stats.add_step(step, watch.seconds)
+    return steps

@@ -1,0 +1,72 @@
+"""Drafter names to drafters; the one place that knows all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from draftproof.config import EngineSettings
+from draftproof.drafters.base import Drafter
+from draftproof.drafters.model import ModelDrafter
+from draftproof.drafters.ngram import NgramDrafter
+from draftproof.drafters.none import NoDrafter
+from draftproof.drafters.shared import SharedCacheDrafter
+from draftproof.errors import InvalidSetting, VocabularyMismatch
+from draftproof.models.base import TargetModel
+from draftproof.models.load import load
+from draftproof.models.vocab import check_same_vocabulary
+
+DRAFTER_HELP = {
+    "self-int8": "the target's own linear layers in int8, on the target's cache",
+    "ngram": "what followed the last time the same tokens were seen",
+    "model:PATH": "a smaller model with the same vocabulary: name, path or hub id",
+    "early-exit:N": "the target's first N layers, on the target's cache",
+    "none": "no drafts: plain decoding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a drafter is built for."""
+
+    target: TargetModel
+    tokenizer: Any
+    """The target's tokenizer, or None."""
+    dtype: Any
+    device: Any
+    settings: EngineSettings
+
+
+def make_drafter(spec: str, around: Surroundings) -> Drafter:
+    """The drafter that `spec` names, built for `around.target`."""
+    name, _, argument = spec.partition(":")
+    if name == "model" and argument:
+        return _model_drafter(argument, around)
+    if name == "early-exit" and argument:
+        if not argument.isdecimal():
+            raise InvalidSetting(f"drafter is {spec!r}; give a number of layers: early-exit:6")
+        return SharedCacheDrafter.early_exit(around.target, int(argument))
+    if spec == "self-int8":
+        return SharedCacheDrafter.int8(around.target)
+    if spec == "ngram":
+        return NgramDrafter()
+    if spec == "none":
+        return NoDrafter()
+    known = ", ".join(DRAFTER_HELP)
+    raise InvalidSetting(f"drafter is {spec!r}; choose one of {known}")
+
+
+def _model_drafter(path: str, around: Surroundings) -> ModelDrafter:
+    from draftproof.models.hf import HFModel
+
+    loaded = load(path, dtype=around.dtype, device=around.device)
+    model = HFModel(loaded.model, loaded.name)
+    if around.tokenizer is not None and loaded.tokenizer is not None:
+        check_same_vocabulary(around.tokenizer, loaded.tokenizer)
+    elif model.vocab_size != around.target.vocab_size:
+        raise VocabularyMismatch(
+            f"{around.target.name} has {around.target.vocab_size} ids and {model.name} "
+            f"{model.vocab_size}, and without both tokenizers nothing says which mean the same; "
+            "pass tokenizers, or use drafter='ngram' or 'self-int8'"
+        )
+    return ModelDrafter(model, around.target.vocab_size, around.settings.prefill_chunk)

@@ -1,0 +1,77 @@
+"""Draft token by token with a model: the loop that every model-based drafter shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import pad
+
+from draftproof.core import Context, Draft, Plan, Proposal, Purpose
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.models.pack import pack
+
+
+def roll_out(
+    model: TargetModel,
+    cache: KVCache,
+    contexts: Sequence[Context],
+    plans: Sequence[Plan],
+    vocab_size: int,
+) -> list[Draft]:
+    """One chain per context, drawn as its proposal says.
+
+    `cache` row b holds a prefix of context b's tokens, a few tokens short of them. On return a
+    row that drafted holds every context token and every drafted token but the last. `vocab_size`
+    is the target's V, to which laws are cut or padded.
+    """
+    depths = [plan.depth for plan in plans]
+    drawn: list[list[int]] = [[] for _ in contexts]
+    laws: list[list[torch.Tensor]] = [[] for _ in contexts]
+    feeds = [
+        list(context.tokens[cache.lengths[b] :] if depths[b] else context.tokens[-1:])
+        for b, context in enumerate(contexts)
+    ]
+    for step in range(max(depths, default=0)):
+        logits = _feed(model, cache, feeds)
+        for b, context in enumerate(contexts):
+            if step >= depths[b]:
+                # Not wanted any further: its column is scratch behind the row's end.
+                continue
+            token, q = _draw(context, drawn[b], _fit(logits[b], vocab_size))
+            cache.keep(b, range(len(feeds[b])))
+            feeds[b] = [token]
+            drawn[b].append(token)
+            if q is not None:
+                laws[b].append(q)
+    return [
+        Draft.chain(tokens, context.proposal, torch.stack(law) if law else None)
+        for context, tokens, law in zip(contexts, drawn, laws, strict=True)
+    ]
+
+
+def _feed(model: TargetModel, cache: KVCache, feeds: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Logits f[B, V] after the last token of each ragged feed; commits nothing."""
+    chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in feeds]
+    batch = pack([feed[0] for feed in feeds], chains, cache.lengths, model.device)
+    logits = model.forward(batch, cache).logits
+    return logits[torch.arange(len(feeds)), [len(feed) - 1 for feed in feeds]]
+
+
+def _draw(
+    context: Context, drawn: Sequence[int], logits: torch.Tensor
+) -> tuple[int, torch.Tensor | None]:
+    q = context.warp.draft_law(logits, [*context.tokens, *drawn])
+    start = len(context.tokens)
+    if context.proposal is Proposal.POINT:
+        return int(q.argmax()), None
+    if context.proposal is Proposal.COUPLED:
+        return context.noise.race(q, start + len(drawn)), None
+    return context.noise.draw(q, start, Purpose.DRAFT, len(drawn)), q
+
+
+def _fit(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Logits f[V] of the target's width; ids only one of the two pads with are impossible."""
+    missing = vocab_size - logits.shape[-1]
+    return pad(logits, (0, missing), value=-torch.inf) if missing > 0 else logits[:vocab_size]

@@ -1,0 +1,100 @@
+"""The decode loop: admits sequences to rows of one cache and runs rounds until all have ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from draftproof.config import EngineSettings
+from draftproof.control.fixed import FixedDepth
+from draftproof.core import Step
+from draftproof.decode.round import run_round
+from draftproof.decode.sequence import Sequence
+from draftproof.drafters.base import Drafter, Drafting
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.stats.timing import Stopwatch
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A target with a drafter; each `run` has its own cache, so runs share no state."""
+
+    target: TargetModel
+    drafter: Drafter
+    settings: EngineSettings
+
+    def run(self, sequences: Many[Sequence]) -> Iterator[tuple[Sequence, Step]]:
+        """Decode all sequences, up to `max_batch` side by side; yields steps as they come."""
+        unfinished = [sequence for sequence in sequences if sequence.finish_reason is None]
+        if not unfinished:
+            return
+        longest = max(sequence.max_length for sequence in unfinished)
+        rows = min(len(unfinished), self.settings.max_batch)
+        # Behind the longest sequence there is scratch for one draft and the pass that catches up.
+        cache = KVCache(rows, longest + self.settings.depth + 2, self.settings.max_cache_bytes)
+        loop = _Loop(self, cache, self.drafter.begin(cache), deque(unfinished))
+        while loop.admit():
+            yield from loop.round()
+            loop.retire()
+
+
+class _Loop:
+    """One run: `active[b]` lives in cache row b."""
+
+    def __init__(
+        self, engine: Engine, cache: KVCache, drafting: Drafting, waiting: deque[Sequence]
+    ) -> None:
+        self._engine = engine
+        self._cache = cache
+        self._drafting = drafting
+        self._waiting = waiting
+        self._active: list[Sequence] = []
+        self._control = FixedDepth(engine.settings.depth)
+
+    def admit(self) -> bool:
+        """Fill free rows from the queue; False when nothing is left to decode."""
+        while self._waiting and len(self._active) < self._cache.rows:
+            sequence = self._waiting.popleft()
+            sequence.row = len(self._active)
+            self._read_prompt(sequence)
+            self._active.append(sequence)
+        return bool(self._active)
+
+    def round(self) -> list[tuple[Sequence, Step]]:
+        plans = [self._control.plan(sequence.max_depth) for sequence in self._active]
+        steps = run_round(
+            self._engine.target, self._cache, self._drafting, self._active, plans
+        )
+        return list(zip(self._active, steps, strict=True))
+
+    def retire(self) -> None:
+        """Free the rows of ended sequences; the last active one moves into each gap."""
+        for row in reversed(range(len(self._active))):
+            if self._active[row].finish_reason is None:
+                continue
+            last = len(self._active) - 1
+            moved = self._active.pop()
+            if row != last:
+                self._cache.copy(last, row)
+                self._drafting.move(last, row)
+                moved.row = row
+                self._active[row] = moved
+            self._cache.truncate(last, 0)
+
+    def _read_prompt(self, sequence: Sequence) -> None:
+        """Cache all of the prompt but the anchor, once for all samples of it."""
+        watch = Stopwatch(self._engine.target.device)
+        prompt = sequence.tokens
+        for other in self._active:
+            if other.tokens[: other.prompt_length] == prompt:
+                self._cache.copy(other.row, sequence.row, len(prompt) - 1)
+                break
+        else:
+            self._engine.target.prefill(
+                prompt[:-1], self._cache, sequence.row, self._engine.settings.prefill_chunk
+            )
+        watch.lap("prefill")
+        sequence.stats.prefill_s += watch.seconds["prefill"]

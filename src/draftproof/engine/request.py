@@ -1,0 +1,107 @@
+"""A prompt and its sampling parameters to sequences that can be decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass
+
+from draftproof.core import Proposal
+from draftproof.decode.sequence import Sequence
+from draftproof.decode.stop import StopRule, StopRules
+from draftproof.decode.text import Decoder, TextStream
+from draftproof.errors import InvalidPrompt, InvalidSetting
+from draftproof.models.base import TargetModel
+from draftproof.sampling.noise import KeyedNoise
+from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.warp import Warp
+from draftproof.stats.counters import Stats
+from draftproof.verification.registry import choose
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """What the target's tokenizer and generation config say about ids."""
+
+    decoder: Decoder | None
+    """None when only ids come and go; texts are empty then."""
+    num_tokens: int
+    """Ids below this are real tokens; the rest pads the embedding."""
+    end_ids: frozenset[int]
+    """The model's own end tokens; may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What the drafter can do and which rule the user wants."""
+
+    drafter: str
+    proposals: frozenset[Proposal]
+    verifier: str | None
+
+
+def make_sequences(
+    prompt: Ids[int],
+    params: SamplingParams,
+    target: TargetModel,
+    language: Language,
+    drafts: Drafts,
+    first_id: int = 0,
+    rule: StopRule | None = None,
+) -> list[Sequence]:
+    """One sequence per sample, numbered from `first_id`, everything about the request checked."""
+    _check_prompt(prompt, target, language.num_tokens)
+    if params.stop_strings and language.decoder is None:
+        raise InvalidSetting("stop strings need a tokenizer and none was given; use stop_token_ids")
+    pairing = choose(drafts.proposals, drafts.drafter, params, drafts.verifier)
+    max_length = len(prompt) + params.max_tokens
+    if target.max_positions is not None:
+        max_length = min(max_length, target.max_positions)
+    model_ends = frozenset() if params.ignore_eos else language.end_ids
+    sequences = []
+    for sample in range(params.n):
+        warp = Warp(
+            params,
+            prompt_length=len(prompt),
+            num_tokens=language.num_tokens,
+            end_ids=language.end_ids | frozenset(params.stop_token_ids),
+        )
+        stop = StopRules(
+            params,
+            model_ends | frozenset(params.stop_token_ids),
+            TextStream(language.decoder, prompt),
+            max_length,
+            rule,
+        )
+        sequences.append(
+            Sequence(
+                seq_id=first_id + sample,
+                tokens=list(prompt),
+                prompt_length=len(prompt),
+                params=params,
+                pairing=pairing,
+                warp=warp,
+                noise=KeyedNoise(params.seed, sample),
+                stop=stop,
+                max_length=max_length,
+                stats=Stats(prompt_tokens=len(prompt)),
+                finish_reason="length" if params.max_tokens == 0 else None,
+            )
+        )
+    return sequences
+
+
+def _check_prompt(prompt: Ids[int], target: TargetModel, num_tokens: int) -> None:
+    if not prompt:
+        raise InvalidPrompt(
+            "the prompt has no tokens and the tokenizer adds none; give at least one token"
+        )
+    limit = target.max_positions
+    if limit is not None and len(prompt) >= limit:
+        raise InvalidPrompt(
+            f"the prompt has {len(prompt)} tokens and {target.name} reads at most {limit}, the "
+            f"answer included; shorten the prompt to {limit - 1} tokens or fewer"
+        )
+    if wrong := [token for token in prompt if not 0 <= token < num_tokens]:
+        raise InvalidPrompt(
+            f"the prompt holds token id {wrong[0]}; {target.name} knows ids 0 to {num_tokens - 1}"
+        )

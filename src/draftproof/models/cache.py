@@ -1,0 +1,122 @@
+"""Keys and values of committed tokens, preallocated, with a length per row; no transformers here.
+
+Row r holds the tokens before its anchor in slots 0 .. lengths[r]-1. A forward pass writes the
+anchor and its draft behind them; `keep` then makes the accepted ones permanent:
+
+    slot      0 1 2 3 4 | 5 6 7 8          lengths[r] = 5
+              committed | anchor + draft   keep [0, 1, 3]: slots 5, 6, 8 become 5, 6, 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from draftproof.errors import LimitExceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where one forward pass writes: W columns behind each of `rows` rows."""
+
+    first_row: int
+    starts: tuple[int, ...]
+    """Slot of column 0 per row."""
+    width: int
+
+    @property
+    def extent(self) -> int:
+        """Slots that a reader has to see: E."""
+        return max(self.starts) + self.width
+
+
+class KVCache:
+    """Keys and values of L layers, f[R, heads, capacity, head_dim] each, made on first use."""
+
+    def __init__(self, rows: int, capacity: int, max_bytes: int | None = None) -> None:
+        self.rows = rows
+        self.capacity = capacity
+        self.lengths = [0] * rows
+        self.max_bytes = max_bytes
+        self._keys: dict[int, torch.Tensor] = {}
+        self._values: dict[int, torch.Tensor] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        tensors = [*self._keys.values(), *self._values.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def slots(self, first_row: int, rows: int, width: int) -> Slots:
+        """The slots behind `rows` rows from `first_row`; refuses to run past the end."""
+        slots = Slots(first_row, tuple(self.lengths[first_row : first_row + rows]), width)
+        if slots.extent > self.capacity:
+            raise LimitExceeded(
+                f"{slots.extent} cache slots are needed and {self.capacity} were allocated; "
+                "allocate the cache for prompt + max_tokens + depth"
+            )
+        return slots
+
+    @torch.inference_mode()
+    def write(
+        self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store f[B, heads, W, head_dim]; returns views f[B, heads, E, head_dim] of all slots.
+
+        Slots behind a row's own end hold stale numbers, never NaN: mask them.
+        """
+        if layer not in self._keys:
+            self._keys[layer] = self._allocate(keys)
+            self._values[layer] = self._allocate(values)
+        rows = slice(slots.first_row, slots.first_row + len(slots.starts))
+        views = []
+        for store, new in ((self._keys[layer], keys), (self._values[layer], values)):
+            for row, start in enumerate(slots.starts):
+                store[slots.first_row + row, :, start : start + slots.width] = new[row]
+            views.append(store[rows, :, : slots.extent])
+        return views[0], views[1]
+
+    @torch.inference_mode()
+    def keep(self, row: int, columns: Sequence[int]) -> None:
+        """Commit `columns` (ascending, as fed) of the last pass over `row` and drop the others."""
+        start = self.lengths[row]
+        if list(columns) != list(range(len(columns))):
+            source = torch.tensor([start + column for column in columns])
+            for store in (*self._keys.values(), *self._values.values()):
+                kept = store[row, :, source.to(store.device)]
+                store[row, :, start : start + len(columns)] = kept
+        self.lengths[row] = start + len(columns)
+
+    def truncate(self, row: int, length: int) -> None:
+        """Forget everything of `row` from slot `length` on."""
+        assert 0 <= length <= self.lengths[row]
+        self.lengths[row] = length
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int, length: int | None = None) -> None:
+        """Make row `target` hold what row `source` holds, or its first `length` tokens."""
+        length = self.lengths[source] if length is None else length
+        for store in (*self._keys.values(), *self._values.values()):
+            store[target, :, :length] = store[source, :, :length]
+        self.lengths[target] = length
+
+    def snapshot(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Copies of the committed keys and values of `row`, f[heads, length, head_dim] a layer."""
+        length = self.lengths[row]
+        return [
+            (self._keys[layer][row, :, :length].clone(), self._values[layer][row, :, :length].clone())
+            for layer in sorted(self._keys)
+        ]
+
+    def _allocate(self, like: torch.Tensor) -> torch.Tensor:
+        shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
+        size = self.rows * like.shape[1] * self.capacity * like.shape[3] * like.element_size()
+        if self.max_bytes is not None and self.num_bytes + size > self.max_bytes:
+            raise LimitExceeded(
+                f"the key/value cache for {self.rows} rows of {self.capacity} tokens needs more "
+                f"than {self.max_bytes / 2**30:.1f} GiB; lower max_tokens, the prompt's length or "
+                "max_batch, or raise max_cache_bytes"
+            )
+        # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would still be NaN.
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)

@@ -1,0 +1,172 @@
+"""Logits to distribution, once: the only place where a request's sampling fields act on logits."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from draftproof.errors import InvalidSetting
+from draftproof.sampling.params import LogitsProcessor, SamplingParams
+
+Processors = tuple[LogitsProcessor, ...]
+
+
+class Warp:
+    """One sequence's map from (logits, prefix) to p.
+
+    `num_tokens` is the number of ids that are real tokens; logits beyond it pad the embedding and
+    can never be emitted. `end_ids` are impossible until `params.min_tokens` tokens are out.
+    """
+
+    def __init__(
+        self,
+        params: SamplingParams,
+        *,
+        prompt_length: int,
+        num_tokens: int,
+        end_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        named = [*params.logit_bias, *params.stop_token_ids]
+        if beyond := [token for token in named if token >= num_tokens]:
+            raise InvalidSetting(
+                f"token id {beyond[0]} in logit_bias or stop_token_ids is beyond the vocabulary; "
+                f"give ids below {num_tokens}"
+            )
+        self.params = params
+        self._prompt_length = prompt_length
+        self._num_tokens = num_tokens
+        self._end_ids = sorted(end_ids)
+        self._processors = fork_processors(tuple(params.logits_processors))
+        self._forks: list[Processors] = []
+
+    def target_law(
+        self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], nodes: Sequence[int]
+    ) -> torch.Tensor:
+        """p f[N+1, V] after the anchor and after each drafted node.
+
+        `logits` f[N+1, V] is left as it is. The user's processors are forked along the tree: the
+        copy that judges a node has seen its ancestors and nothing else; `settle` keeps one.
+        """
+        paths = _paths(parents, nodes)
+        scores = self._processed(logits, tokens, paths)
+        if self._processors:
+            scores = self._apply_forks(scores, tokens, paths, parents)
+        return self._shaped(scores)
+
+    def draft_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """q f[V] from a drafter's logits f[V] after `tokens`, shaped as the target's would be.
+
+        Without the user's processors: q may be anything as long as the tokens are drawn from it.
+        """
+        return self._shaped(self._processed(logits[None], tokens, [()]))[0]
+
+    def settle(self, node: int) -> None:
+        """Make the processors' state after `node` (-1 = anchor) the committed one."""
+        if self._processors:
+            self._processors = self._forks[node + 1]
+            self._forks = []
+
+    def _apply_forks(
+        self,
+        scores: torch.Tensor,
+        tokens: Sequence[int],
+        paths: Sequence[Sequence[int]],
+        parents: Sequence[int],
+    ) -> torch.Tensor:
+        self._forks = []
+        rows = []
+        for row, path in enumerate(paths):
+            before = self._processors if row == 0 else self._forks[parents[row - 1] + 1]
+            fork = fork_processors(before)
+            ids = torch.tensor([[*tokens, *path]], dtype=torch.long, device=scores.device)
+            result = scores[row : row + 1].clone()
+            for processor in fork:
+                result = processor(cast(torch.LongTensor, ids), cast(torch.FloatTensor, result))
+            self._forks.append(fork)
+            rows.append(result)
+        return torch.cat(rows)
+
+    def _processed(
+        self, logits: torch.Tensor, tokens: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """Everything before temperature except the user's processors; float32 or float64."""
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        params = self.params
+        if scores is logits:
+            scores = scores.clone()
+        scores[:, self._num_tokens :] = -torch.inf
+        for token, bias in params.logit_bias.items():
+            scores[:, token] += bias
+        if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
+            for row, path in enumerate(paths):
+                self._penalise(scores[row], tokens, path)
+        generated = len(tokens) - self._prompt_length
+        for row, path in enumerate(paths):
+            if generated + len(path) < params.min_tokens:
+                scores[row, self._end_ids] = -torch.inf
+        return scores
+
+    def _penalise(self, scores: torch.Tensor, tokens: Sequence[int], path: Sequence[int]) -> None:
+        params = self.params
+        if params.repetition_penalty != 1.0:
+            seen = torch.tensor(sorted({*tokens, *path}), device=scores.device)
+            values = scores[seen]
+            penalty = params.repetition_penalty
+            scores[seen] = torch.where(values > 0, values / penalty, values * penalty)
+        if params.presence_penalty or params.frequency_penalty:
+            counts = Counter([*tokens[self._prompt_length :], *path])
+            for token, count in counts.items():
+                scores[token] -= params.presence_penalty + params.frequency_penalty * count
+
+    def _shaped(self, scores: torch.Tensor) -> torch.Tensor:
+        """Temperature, top_k, top_p, min_p; f[N, V] that sums to one. Greedy is a point mass."""
+        peak = scores.amax(dim=-1, keepdim=True)
+        if bool((peak == -torch.inf).any()):
+            raise InvalidSetting(
+                "no token is possible: logit_bias, min_tokens or a logits processor ban them all"
+            )
+        params = self.params
+        if params.is_greedy:
+            best = scores.argmax(dim=-1, keepdim=True)
+            return torch.zeros_like(scores).scatter_(-1, best, 1.0)
+        if params.top_k is not None and params.top_k < scores.shape[-1]:
+            least = torch.topk(scores, params.top_k, dim=-1).values[:, -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        # Subtracting the peak first keeps tiny temperatures finite.
+        p = torch.softmax((scores - peak) / params.temperature, dim=-1)
+        if params.top_p < 1.0:
+            p = _nucleus(p, params.top_p)
+        if params.min_p > 0.0:
+            p = torch.where(p < params.min_p * p.amax(dim=-1, keepdim=True), 0.0, p)
+        return p / p.sum(dim=-1, keepdim=True)
+
+
+def fork_processors(processors: Processors) -> Processors:
+    """Copies that share no state with the originals."""
+    try:
+        return tuple(copy.deepcopy(processor) for processor in processors)
+    except Exception as error:
+        raise InvalidSetting(
+            f"a logits processor cannot be copied ({error}), so a rejected draft could leave a "
+            "trace in it; give a pure function of (ids, logits) or one that copy.deepcopy can copy"
+        ) from error
+
+
+def _paths(parents: Sequence[int], nodes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Drafted tokens before each row: () for the anchor, then one path per node."""
+    paths: list[tuple[int, ...]] = [()]
+    for parent, token in zip(parents, nodes, strict=True):
+        paths.append((*paths[parent + 1], token))
+    return paths
+
+
+def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Zero all but the smallest set of likeliest tokens whose probability reaches `top_p`."""
+    values, order = p.sort(dim=-1, descending=True, stable=True)
+    before = values.cumsum(dim=-1) - values
+    drop = torch.zeros_like(p, dtype=torch.bool).scatter_(-1, order, before >= top_p)
+    return p.masked_fill(drop, 0.0)
