@@ -9,7 +9,6 @@ from typing import Any, cast, overload
 from draftproof.config import DEFAULT_DRAFTER, EngineSettings
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
-from draftproof.decode.stop import StopRule
 from draftproof.drafters.base import Drafter
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, make_drafter
@@ -44,7 +43,8 @@ class Speculator:
         self.tokenizer = tokenizer
         self.verifier = verifier
         self.settings = settings or EngineSettings()
-        self._language = Language(tokenizer, num_tokens(tokenizer, target.vocab_size), end_ids)
+        self.end_ids = end_ids
+        self.num_tokens = num_tokens(tokenizer, target.vocab_size)
         if verifier is not None and verifier != "greedy":
             # A pair that can never work is refused here, not in the first request.
             choose(drafter.proposals, drafter.name, SamplingParams(temperature=1.0), verifier)
@@ -91,8 +91,11 @@ class Speculator:
             settings=settings,
         )
 
+    # mypy cannot tell an empty list of ids from an empty list of prompts.
     @overload
-    def generate(self, prompt: Prompt, params: SamplingParams | None = ...) -> Output: ...
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, params: SamplingParams | None = ...
+    ) -> Output: ...
     @overload
     def generate(
         self,
@@ -111,7 +114,9 @@ class Speculator:
         return self._generate(self.drafter, prompt, params)
 
     @overload
-    def plain(self, prompt: Prompt, params: SamplingParams | None = ...) -> Output: ...
+    def plain(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, params: SamplingParams | None = ...
+    ) -> Output: ...
     @overload
     def plain(
         self,
@@ -132,18 +137,14 @@ class Speculator:
         params: SamplingParams | None = None,
         *,
         plain: bool = False,
-        rule: StopRule | None = None,
     ) -> Stream:
-        """Generate for one prompt, piece by piece; `Stream.output` holds the whole afterwards.
-
-        `rule` ends the sequence after the first token for which it returns True.
-        """
+        """Generate for one prompt, piece by piece; `Stream.output` holds the whole afterwards."""
         params = params or SamplingParams()
         if params.n != 1:
             raise InvalidSetting(f"n is {params.n}; stream one sample, or use generate")
         drafter = NoDrafter() if plain else self.drafter
         ids = encode(prompt, self.tokenizer)
-        (sequence,) = self._sequences(drafter, ids, params, first_id=0, rule=rule)
+        (sequence,) = self._sequences(drafter, ids, params, first_id=0)
         return Stream(self._engine(drafter), sequence)
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -179,12 +180,12 @@ class Speculator:
         ids: Sequence[int],
         params: SamplingParams,
         first_id: int,
-        rule: StopRule | None = None,
     ) -> list[decode.Sequence]:
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
         drafts = Drafts(drafter.name, drafter.proposals, verifier)
-        return make_sequences(ids, params, self.target, self._language, drafts, first_id, rule)
+        language = Language(self.tokenizer, self.num_tokens, self.end_ids)
+        return make_sequences(ids, params, self.target, language, drafts, first_id)
 
 
 class Stream:

@@ -113,4 +113,5 @@ def _origins(draft: Draft, verdict: Verdict) -> tuple[Origin, ...]:
     last: Origin = "bonus" if verdict.all_accepted else "correction"
     if not draft.tokens:
         last = "plain"
-    return (*("accepted" for _ in verdict.accepted), last)
+    accepted: list[Origin] = ["accepted"] * len(verdict.accepted)
+    return (*accepted, last)

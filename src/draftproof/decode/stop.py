@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draftproof.core import FinishReason
 from draftproof.decode.text import TextStream
 from draftproof.sampling.params import SamplingParams
-
-StopRule = Callable[[Sequence[int]], bool]
-"""A user's own rule on all committed ids, prompt first; True ends the sequence there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +35,12 @@ class StopRules:
         end_ids: frozenset[int],
         stream: TextStream,
         max_length: int,
-        rule: StopRule | None = None,
     ) -> None:
         """`max_length` is the most ids, prompt included, that budget and context allow."""
         self._params = params
         self._end_ids = end_ids
         self._stream = stream
         self._max_length = max_length
-        self._rule = rule
         self._held = ""
 
     def cut(self, committed: Sequence[int], prompt_length: int, tokens: Sequence[int]) -> Cut:
@@ -71,7 +66,7 @@ class StopRules:
         if (at := self._stop_string()) is not None and generated >= self._params.min_tokens:
             self._held = self._held[:at]
             return "stop"
-        if self._rule is not None and self._rule(ids):
+        if self._params.stop_rule is not None and self._params.stop_rule(ids):
             self._held += self._stream.flush()
             return "stop"
         return "length" if len(ids) >= self._max_length else None

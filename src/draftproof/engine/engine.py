@@ -65,9 +65,7 @@ class _Loop:
 
     def round(self) -> list[tuple[Sequence, Step]]:
         plans = [self._control.plan(sequence.max_depth) for sequence in self._active]
-        steps = run_round(
-            self._engine.target, self._cache, self._drafting, self._active, plans
-        )
+        steps = run_round(self._engine.target, self._cache, self._drafting, self._active, plans)
         return list(zip(self._active, steps, strict=True))
 
     def retire(self) -> None:

@@ -43,7 +43,7 @@ def encode(prompt: Prompt, encoder: Encoder | None) -> list[int]:
             "of chat messages like {'role': 'user', 'content': 'Hello'}"
         )
     if all(isinstance(part, int) and not isinstance(part, bool) for part in prompt):
-        return [int(part) for part in prompt]  # type: ignore[call-overload, arg-type]
+        return [int(part) for part in prompt]  # type: ignore[arg-type]
     return _encode_chat(prompt, _needed(encoder, "a chat"))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from draftproof.core import Proposal
 from draftproof.decode.sequence import Sequence
-from draftproof.decode.stop import StopRule, StopRules
+from draftproof.decode.stop import StopRules
 from draftproof.decode.text import Decoder, TextStream
 from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.base import TargetModel
@@ -46,7 +46,6 @@ def make_sequences(
     language: Language,
     drafts: Drafts,
     first_id: int = 0,
-    rule: StopRule | None = None,
 ) -> list[Sequence]:
     """One sequence per sample, numbered from `first_id`, everything about the request checked."""
     _check_prompt(prompt, target, language.num_tokens)
@@ -70,7 +69,6 @@ def make_sequences(
             model_ends | frozenset(params.stop_token_ids),
             TextStream(language.decoder, prompt),
             max_length,
-            rule,
         )
         sequences.append(
             Sequence(

@@ -105,7 +105,10 @@ class KVCache:
         """Copies of the committed keys and values of `row`, f[heads, length, head_dim] a layer."""
         length = self.lengths[row]
         return [
-            (self._keys[layer][row, :, :length].clone(), self._values[layer][row, :, :length].clone())
+            (
+                self._keys[layer][row, :, :length].clone(),
+                self._values[layer][row, :, :length].clone(),
+            )
             for layer in sorted(self._keys)
         ]
 

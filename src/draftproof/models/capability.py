@@ -38,7 +38,9 @@ def attention_kinds(config: Any) -> tuple[str, ...]:
         )
     kinds = getattr(config, "layer_types", None)
     if not kinds:
-        kinds = ["sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"]
+        kinds = [
+            "sliding_attention" if getattr(config, "sliding_window", None) else "full_attention"
+        ]
     for layer, kind in enumerate(kinds):
         if kind not in _KNOWN_KINDS:
             raise UnsupportedModel(

@@ -117,7 +117,9 @@ class HFModel:
 
     def _masks(self, batch: TreeBatch, slots: Slots) -> torch.Tensor | dict[str, torch.Tensor]:
         """bool or additive f[B, 1, W, E]; one per kind of layer when a model mixes them."""
-        full = torch.zeros((*batch.tokens.shape, slots.extent), dtype=torch.bool, device=self.device)
+        full = torch.zeros(
+            (*batch.tokens.shape, slots.extent), dtype=torch.bool, device=self.device
+        )
         for b, start in enumerate(slots.starts):
             full[b, :, :start] = True
             full[b, :, start : start + slots.width] = batch.mask[b]
@@ -172,7 +174,12 @@ class _CacheView(Cache):
         self._slots = slots
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *_: Any,
+        **__: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return self._cache.write(layer_idx, key_states, value_states, self._slots)
 

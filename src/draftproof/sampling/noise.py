@@ -31,9 +31,7 @@ class Noise(Protocol):
         """True with probability min(1, p / q): u * q < p with u uniform in [0, 1)."""
         ...
 
-    def draw(
-        self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0
-    ) -> int:
+    def draw(self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0) -> int:
         """An index drawn in proportion to `weights`: f[V], non-negative, not all zero."""
         ...
 
@@ -52,9 +50,7 @@ class KeyedNoise:
     def accepts(self, p: float, q: float, position: int, offset: int) -> bool:
         return self._uniform(position, Purpose.ACCEPT, offset) * q < p
 
-    def draw(
-        self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0
-    ) -> int:
+    def draw(self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0) -> int:
         total = torch.cumsum(weights, dim=0, dtype=torch.float64)
         mark = self._uniform(position, purpose, offset) * total[-1]
         # right=True lands where total[i-1] <= mark < total[i], which never has zero weight.
@@ -64,12 +60,12 @@ class KeyedNoise:
         return index
 
     def race(self, weights: torch.Tensor, position: int) -> int:
-        return int(torch.argmin(self._exponentials(position, weights) / weights))
+        return int(torch.argmin(self.exponentials(position, weights) / weights))
 
     def _uniform(self, position: int, purpose: Purpose, offset: int) -> float:
         return float(self._bits(1, position, purpose, offset)[0] >> np.uint64(11)) * 2.0**-53
 
-    def _exponentials(self, position: int, weights: torch.Tensor) -> torch.Tensor:
+    def exponentials(self, position: int, weights: torch.Tensor) -> torch.Tensor:
         """Exp(1) noise f64[V]; a prefix of it serves a smaller vocabulary."""
         noise = self._races.get(position)
         if noise is None or len(noise) < len(weights):

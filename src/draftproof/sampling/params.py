@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from draftproof.errors import InvalidSetting
+
+StopRule = Callable[[Sequence[int]], bool]
 
 MAX_LOGPROBS = 100
 MAX_SAMPLES = 128
@@ -58,6 +60,9 @@ class SamplingParams:
     """Strings that end the text; they are not part of it."""
     stop_token_ids: Sequence[int] = ()
     """Ids that end the output, beside the model's own end tokens."""
+    stop_rule: StopRule | None = None
+    """A function of all ids, prompt first: the output ends after the first token for which it
+    returns True."""
     ignore_eos: bool = False
     """Go on after the model's end tokens."""
     n: int = 1
@@ -74,8 +79,10 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         object.__setattr__(self, "logits_processors", tuple(self.logits_processors))
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
-        for check in (self._check_counts, self._check_shape, self._check_penalties, self._check_stop):
-            check()
+        self._check_counts()
+        self._check_shape()
+        self._check_penalties()
+        self._check_stop()
 
     @property
     def is_greedy(self) -> bool:
@@ -117,7 +124,7 @@ class SamplingParams:
             _integer("a token id in logit_bias", token, 0, None)
             if not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
                 raise InvalidSetting(
-                    f"logit_bias[{token}] is {bias!r}; give a finite number, or -inf to ban the token"
+                    f"logit_bias[{token}] is {bias!r}; give a finite number, or -inf for a ban"
                 )
         for processor in self.logits_processors:
             if not callable(processor):
@@ -127,6 +134,8 @@ class SamplingParams:
                 )
 
     def _check_stop(self) -> None:
+        if self.stop_rule is not None and not callable(self.stop_rule):
+            raise InvalidSetting(f"stop_rule is {self.stop_rule!r}; give a function of ids")
         for text in self.stop_strings:
             if not isinstance(text, str) or not text:
                 raise InvalidSetting(f"stop holds {text!r}; give non-empty strings")

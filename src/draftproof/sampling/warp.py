@@ -44,7 +44,11 @@ class Warp:
         self._forks: list[Processors] = []
 
     def target_law(
-        self, logits: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], nodes: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        nodes: Sequence[int],
     ) -> torch.Tensor:
         """p f[N+1, V] after the anchor and after each drafted node.
 

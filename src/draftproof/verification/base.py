@@ -52,7 +52,8 @@ def follow(draft: Draft, choose: Callable[[int, int], int]) -> Verdict:
     anchor. The token is the target's own wherever it comes from, so this is lossless for every
     draft that does not depend on the choice (algorithm 3.4b of the point rule; Gumbel coupling).
     """
-    node, accepted = -1, []
+    node = -1
+    accepted: list[int] = []
     while True:
         token = choose(node + 1, len(accepted))
         child = draft.child(node, token)

@@ -56,9 +56,7 @@ def capped_ratios(draft: Draft, p: torch.Tensor) -> list[float]:
     return b
 
 
-def _stops(
-    draft: Draft, p: torch.Tensor, b: float, i: int, position: int, noise: Noise
-) -> bool:
+def _stops(draft: Draft, p: torch.Tensor, b: float, i: int, position: int, noise: Noise) -> bool:
     """The coin of position i; where p equals q and b is 1 a later coin shows heads anyway."""
     m = float(residual(p[i], drafted_law(draft, i, p), b).sum(dtype=torch.float64))
     return m > 0 and noise.accepts(m, m + 1.0 - b, position, i)

@@ -1,0 +1,58 @@
+"""A deliberately wrong rule, for one purpose: the audit's test has to reject it."""
+
+from __future__ import annotations
+
+import torch
+
+from draftproof.api import Speculator
+from draftproof.core import Draft, Proposal, Purpose, Verdict
+from draftproof.decode import sequence as decode
+from draftproof.drafters.base import Drafter
+from draftproof.sampling.noise import Noise
+from draftproof.sampling.params import SamplingParams
+from draftproof.verification.base import Pairing
+
+
+class FullRedraw:
+    """Wrong: accept a fixed token x with probability p(x), else draw from all of p.
+
+    A widespread teaching version. x comes out with p(x) + (1 - p(x)) p(x) instead of p(x); right
+    would be to draw from p with x removed.
+    """
+
+    name = "full-redraw (wrong on purpose)"
+    accepts = frozenset({Proposal.POINT})
+    greedy = False
+    keyed = False
+
+    def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
+        for i, x in enumerate(draft.tokens):
+            if not noise.accepts(float(p[i, x]), 1.0, position, i):
+                y = noise.draw(p[i], position, Purpose.CORRECTION)
+                return Verdict(tuple(range(i)), y, all_accepted=False)
+        depth = len(draft.tokens)
+        bonus = noise.draw(p[depth], position, Purpose.CORRECTION)
+        return Verdict(tuple(range(depth)), bonus, all_accepted=True)
+
+
+class _ControlSpeculator(Speculator):
+    """Judges every draft by the wrong rule; never public."""
+
+    def _sequences(
+        self, drafter: Drafter, ids: list[int], params: SamplingParams, first_id: int
+    ) -> list[decode.Sequence]:
+        sequences = super()._sequences(drafter, ids, params, first_id)
+        for sequence in sequences:
+            sequence.pairing = Pairing(FullRedraw(), Proposal.POINT)
+        return sequences
+
+
+def control_speculator(speculator: Speculator) -> Speculator:
+    """The same pair under the wrong rule."""
+    return _ControlSpeculator(
+        speculator.target,
+        speculator.drafter,
+        tokenizer=speculator.tokenizer,
+        end_ids=speculator.end_ids,
+        settings=speculator.settings,
+    )

@@ -1,0 +1,94 @@
+"""Where two outputs of one request part, and whether rounding can be the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from draftproof.core import Draft, Proposal
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.models.pack import pack
+from draftproof.sampling.noise import KeyedNoise
+from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.warp import Warp
+
+# Forward passes of different widths add up in different orders. Logits of deep models then differ
+# by about this much; a smaller gap between two candidates can be decided by rounding alone.
+TIE_GAP = {torch.float64: 1e-9, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first position at which two outputs differ."""
+
+    position: int
+    """Counted from the first generated token."""
+    expected: int | None
+    """Token of the reference; None where it had ended."""
+    found: int | None
+    gap: float
+    """How far the two tokens are apart in the race that chose between them, in logits."""
+    tolerance: float
+
+    @property
+    def is_near_tie(self) -> bool:
+        """Rounding can decide it."""
+        return self.gap <= self.tolerance
+
+
+def first_difference(
+    target: TargetModel,
+    prompt: Sequence[int],
+    expected: Sequence[int],
+    found: Sequence[int],
+    params: SamplingParams,
+    num_tokens: int,
+) -> Difference | None:
+    """None when the ids are equal; else the first difference with its gap.
+
+    The gap is recomputed by feeding the target the common ids: between the two tokens' logits at
+    temperature 0, and between their places in the seeded race log(p) - log(E) otherwise.
+    """
+    if list(expected) == list(found):
+        return None
+    shorter = min(len(expected), len(found))
+    position = next((i for i in range(shorter) if expected[i] != found[i]), shorter)
+    a = expected[position] if position < len(expected) else None
+    b = found[position] if position < len(found) else None
+    ids = [*prompt, *expected[:position]]
+    logits = last_logits(target, ids, 1)[0]
+    tolerance = TIE_GAP.get(logits.dtype, 0.5)
+    if a is None or b is None:
+        # One has ended where the other goes on, on equal ids: rounding cannot do that.
+        return Difference(position, a, b, float("inf"), tolerance)
+    scores = _race_scores(logits, ids, params, len(prompt), num_tokens)
+    return Difference(position, a, b, abs(float(scores[a] - scores[b])), tolerance)
+
+
+def last_logits(target: TargetModel, ids: Sequence[int], count: int) -> torch.Tensor:
+    """The target's logits f[count, V] after each of the last `count` of `ids`, in a fresh cache."""
+    cache = KVCache(1, len(ids) + 1)
+    start = len(ids) - count
+    target.prefill(ids[:start], cache, row=0, chunk=512)
+    chain = Draft.chain(ids[start + 1 :], Proposal.POINT)
+    batch = pack([ids[start]], [chain], cache.lengths, target.device)
+    return target.forward(batch, cache).logits[0]
+
+
+def _race_scores(
+    logits: torch.Tensor,
+    ids: Sequence[int],
+    params: SamplingParams,
+    prompt_length: int,
+    num_tokens: int,
+) -> torch.Tensor:
+    """What argmax was taken of, f64[V]."""
+    if params.is_greedy:
+        return logits.double()
+    warp = Warp(params, prompt_length=prompt_length, num_tokens=num_tokens)
+    p = warp.draft_law(logits, ids)
+    noise = KeyedNoise(params.seed).exponentials(len(ids), p)
+    return (p.double().log() - noise.log()) * params.temperature

@@ -1,0 +1,190 @@
+"""Speculation inside transformers' own `model.generate(..., custom_generate=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from draftproof.api import Speculator
+from draftproof.config import DEFAULT_DRAFTER
+from draftproof.errors import InvalidSetting
+from draftproof.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+_UNSUPPORTED_OUTPUTS = (
+    "output_scores",
+    "output_logits",
+    "output_attentions",
+    "output_hidden_states",
+)
+# What generate prepares for its own loop and this one makes for itself.
+_OWN_KWARGS = {
+    "attention_mask",
+    "cache",
+    "cache_position",
+    "logits_to_keep",
+    "past_key_values",
+    "position_ids",
+    "use_cache",
+}
+
+
+def custom_generate(
+    drafter: str = DEFAULT_DRAFTER,
+    *,
+    depth: int | None = None,
+    verifier: str | None = None,
+    tokenizer: Any = None,
+) -> Callable[..., Any]:
+    """A decoding method for `model.generate(custom_generate=...)`.
+
+    Greedy or sampled as the generation config says; its logits processors, stopping criteria,
+    streamer and padding are honoured. Sampling takes its seed from torch's global generator, so
+    `torch.manual_seed` makes it repeatable. Keep the returned function: the drafter is built on
+    the first call with a model and used again.
+    """
+    built: dict[str, Any] = {}
+
+    def generate(
+        model: PreTrainedModel,
+        input_ids: torch.LongTensor,
+        logits_processor: Sequence[Callable[..., Any]],
+        stopping_criteria: Callable[..., Any],
+        generation_config: GenerationConfig,
+        streamer: Any = None,
+        synced_gpus: bool = False,
+        **model_kwargs: Any,
+    ) -> Any:
+        _refuse_unsupported(generation_config, model_kwargs, synced_gpus)
+        if built.get("model") is not model:
+            built["speculator"] = Speculator.from_pretrained(
+                model, drafter, tokenizer=tokenizer, depth=depth, verifier=verifier
+            )
+            built["model"] = model
+        rows = _rows(input_ids, model_kwargs.get("attention_mask"))
+        params = [
+            _params(row, input_ids, logits_processor, stopping_criteria, generation_config)
+            for row in rows
+        ]
+        prompts = [row.prompt for row in rows]
+        generated = _run(built["speculator"], prompts, params, streamer)
+        return _result(input_ids, generated, generation_config)
+
+    return generate
+
+
+class _Row:
+    """One row of the padded batch: `padding` ids of left padding, then the prompt."""
+
+    def __init__(self, ids: list[int], padding: int) -> None:
+        self.padding = ids[:padding]
+        self.prompt = ids[padding:]
+
+
+def _rows(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[_Row]:
+    if attention_mask is None:
+        return [_Row(ids, 0) for ids in input_ids.tolist()]
+    rows = []
+    for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
+        padding = len(mask) - sum(mask)
+        if any(mask[:padding]):
+            raise InvalidSetting(
+                "attention_mask hides tokens behind the first visible one; only left padding is "
+                "supported, so set padding_side='left' on the tokenizer"
+            )
+        rows.append(_Row(ids, padding))
+    return rows
+
+
+def _params(
+    row: _Row,
+    input_ids: torch.Tensor,
+    logits_processor: Sequence[Callable[..., Any]],
+    stopping_criteria: Callable[..., Any],
+    config: GenerationConfig,
+) -> SamplingParams:
+    """The request of one row; processors and criteria see its padding, as in generate."""
+    padding = torch.tensor([row.padding], dtype=torch.long, device=input_ids.device)
+
+    def process(ids: torch.Tensor, scores: torch.Tensor) -> Any:
+        return logits_processor(torch.cat([padding, ids], dim=1), scores)  # type: ignore[operator]
+
+    def ends(ids: Sequence[int]) -> bool:
+        seen = torch.tensor([[*row.padding, *ids]], device=input_ids.device)
+        return bool(stopping_criteria(seen, None).all())
+
+    return SamplingParams(
+        max_tokens=max(0, (config.max_length or 0) - input_ids.shape[1]),
+        temperature=1.0 if config.do_sample else 0.0,
+        seed=int(torch.randint(2**62, (1,))) if config.do_sample else None,
+        ignore_eos=True,  # the criteria hold the end tokens
+        stop_rule=ends,
+        logits_processors=(process,) if len(logits_processor) else (),
+    )
+
+
+def _run(
+    speculator: Speculator,
+    prompts: list[list[int]],
+    params: list[SamplingParams],
+    streamer: Any,
+) -> list[tuple[int, ...]]:
+    if streamer is None:
+        return [output.token_ids for output in speculator.generate(prompts, params)]
+    if len(prompts) != 1:
+        raise InvalidSetting(f"a streamer shows one sequence and {len(prompts)} were given")
+    ids = []
+    for piece in speculator.stream(prompts[0], params[0]):
+        streamer.put(torch.tensor([piece.token_id]))
+        ids.append(piece.token_id)
+    streamer.end()
+    return [tuple(ids)]
+
+
+def _result(
+    input_ids: torch.Tensor, generated: list[tuple[int, ...]], config: GenerationConfig
+) -> Any:
+    """Ids i64[B, L], shorter rows padded on the right, as generate returns them."""
+    longest = max(len(ids) for ids in generated)
+    pad = getattr(config, "_pad_token_tensor", None)
+    filler = int(pad) if pad is not None else 0
+    padded = [[*ids, *[filler] * (longest - len(ids))] for ids in generated]
+    new = torch.tensor(padded, dtype=input_ids.dtype, device=input_ids.device)
+    sequences = torch.cat([input_ids, new.reshape(len(generated), longest)], dim=1)
+    if not config.return_dict_in_generate:
+        return sequences
+    from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+    return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
+
+
+def _refuse_unsupported(
+    config: GenerationConfig, model_kwargs: dict[str, Any], synced_gpus: bool
+) -> None:
+    if synced_gpus:
+        raise InvalidSetting("synced_gpus was set; Draftproof decodes in one process")
+    if (config.num_beams or 1) > 1:
+        raise InvalidSetting(
+            f"num_beams is {config.num_beams}; speculation keeps greedy search and sampling, "
+            "not beams: set num_beams=1"
+        )
+    for name in _UNSUPPORTED_OUTPUTS:
+        if config.return_dict_in_generate and getattr(config, name, None):
+            raise InvalidSetting(f"{name} is set and not kept during speculation; unset it")
+    cache = model_kwargs.get("cache") or model_kwargs.get("past_key_values")
+    if cache is not None and cache.get_seq_length() > 0:
+        raise InvalidSetting("a filled cache was passed; pass all the ids and no cache")
+    unknown = {
+        name
+        for name, value in model_kwargs.items()
+        if name not in _OWN_KWARGS and value is not None and value is not False
+    }
+    if unknown:
+        raise InvalidSetting(
+            f"generate was given {', '.join(sorted(unknown))}, which Draftproof does not pass on; "
+            "leave it out or decode without custom_generate"
+        )
