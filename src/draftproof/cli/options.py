@@ -1,0 +1,101 @@
+"""Options that several subcommands share, and how they become library objects."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.config import DEFAULT_DEPTH, DEFAULT_DRAFTER, DEFAULT_TARGET, MAX_DEPTH
+from draftproof.errors import InvalidPrompt, InvalidSetting
+
+if TYPE_CHECKING:
+    from draftproof.api import Speculator
+
+Target = Annotated[
+    str, typer.Option(help="Name (see: draftproof models), folder, .gguf file or hub id.")
+]
+DrafterName = Annotated[
+    str,
+    typer.Option(
+        "--drafter", help="self-int8, ngram, model:PATH, early-exit:N or none.", metavar="NAME"
+    ),
+]
+Depth = Annotated[int, typer.Option(help=f"Tokens drafted per round, 0 to {MAX_DEPTH}.")]
+VerifierName = Annotated[
+    str | None,
+    typer.Option(
+        "--verifier",
+        help="tokenwise, blockwise, coupled or point; default: the best for the request.",
+        metavar="NAME",
+    ),
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
+
+TARGET, DRAFTER, DEPTH = DEFAULT_TARGET, DEFAULT_DRAFTER, DEFAULT_DEPTH
+
+
+def load_speculator(
+    target: str,
+    drafter: str,
+    depth: int,
+    verifier: str | None,
+    dtype: str,
+    device: str,
+    quiet: bool,
+) -> Speculator:
+    """Load a pair with a spinner on stderr."""
+    from rich.console import Console
+
+    from draftproof.api import Speculator
+    from draftproof.config import EngineSettings
+    from draftproof.verification.registry import check_name
+
+    # Bad settings are told before a model is loaded for them.
+    settings = EngineSettings(depth=depth)
+    check_name(verifier)
+    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
+    with console.status(f"Loading {target} with drafter {drafter}"):
+        return Speculator.from_pretrained(
+            target, drafter, settings=settings, verifier=verifier, dtype=dtype, device=device
+        )
+
+
+def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
+    """The prompt from its argument, `-` for stdin, or a file; exactly one of them."""
+    if (prompt is None) == (prompt_file is None):
+        raise InvalidPrompt("give a prompt, or - for standard input, or --prompt-file FILE")
+    if prompt_file is not None:
+        try:
+            return prompt_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidPrompt(f"cannot read {prompt_file} as UTF-8 text: {error}") from error
+    return sys.stdin.read() if prompt == "-" else str(prompt)
+
+
+def chat_or_text(speculator: Speculator, text: str, system: str | None, raw: bool) -> Any:
+    """One user message where the model has a chat template, else the text as it is."""
+    chats = bool(getattr(speculator.tokenizer, "chat_template", None))
+    if raw or not chats:
+        if system is not None:
+            raise InvalidSetting("--system needs a model with a chat template and no --raw")
+        return text
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    return [*messages, {"role": "user", "content": text}]
+
+
+def parse_bias(entries: list[str]) -> dict[int, float]:
+    """ID=VALUE entries to a mapping."""
+    bias = {}
+    for entry in entries:
+        token, _, value = entry.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise InvalidSetting(f"--logit-bias is {entry!r}; give ID=VALUE, as 42=-5") from None
+    return bias
