@@ -1,0 +1,297 @@
+"""Exact laws of everything that draws through `Noise`, by running every branch of every choice.
+
+A number of `KeyedNoise` is a uniform behind a key. `Enumeration` knows for each key the interval
+in which its uniform still lies, so a rule that reads one number twice, or a round that reads what
+an earlier round has read, is conditioned on the first reading as it would be in a real run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import torch
+
+from draftproof.core import Draft, Proposal, Purpose
+from draftproof.models.toy import Law, random_law
+from draftproof.sampling.noise import Noise
+from draftproof.verification.base import Verifier
+from draftproof.verification.registry import VERIFIERS
+
+T = TypeVar("T")
+Tokens = tuple[int, ...]
+JointLaw = dict[Tokens, float]
+"""Token sequence -> probability."""
+Key = tuple[int, Purpose, int]
+Span = tuple[float, float]
+Races = tuple[tuple[tuple[float, ...], int], ...]
+"""Laws that have raced at one position, each with its winner."""
+Known = Mapping[Key, "Span | Races"]
+Propose = Callable[[Tokens, int, Noise], Draft]
+"""(tokens so far, most depth, noise) -> draft."""
+
+
+class Enumeration:
+    """A `Noise` that takes one branch of every choice and knows how probable that was."""
+
+    def __init__(self, path: Sequence[int] = (), known: Known | None = None) -> None:
+        """`path` numbers the branches to take first; behind it the first branch is taken."""
+        self.probability = 1.0
+        self.known: dict[Key, Span | Races] = dict(known or {})
+        self.touched: set[Key] = set()
+        self.taken: list[tuple[int, int]] = []
+        """Per choice: the branch that was taken, and how many there were."""
+        self._path = path
+
+    def accepts(self, p: float, q: float, position: int, offset: int) -> bool:
+        limit = min(1.0, p / q) if q > 0 else float(p > 0)
+        return self._land((position, Purpose.ACCEPT, offset), [0.0, limit, 1.0]) == 0
+
+    def draw(self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0) -> int:
+        totals = [0.0, *accumulate(_normalised(weights))]
+        edges = [total / totals[-1] for total in totals]
+        return self._land((position, purpose, offset), edges)
+
+    def race(self, weights: torch.Tensor, position: int) -> int:
+        key, law = (position, Purpose.TARGET, 0), _normalised(weights)
+        self.touched.add(key)
+        races: Races = self.known.get(key, ())  # type: ignore[assignment]
+        for raced, winner in races:
+            if raced == law:
+                return winner
+        if len(races) > 1:
+            raise NotImplementedError("three laws race at one position; that has no closed form")
+        chances = list(law)
+        if races:
+            raced, winner = races[0]
+            chances = [race_pair(raced, law, winner, v) for v in range(len(law))]
+        index = self._choose(chances)
+        self.known[key] = (*races, (law, index))
+        return index
+
+    def _land(self, key: Key, edges: Sequence[float]) -> int:
+        """In which piece between `edges` the uniform of `key` lies."""
+        self.touched.add(key)
+        low, high = self.known.get(key, (0.0, 1.0))
+        assert isinstance(low, float), "one key serves a race and a uniform"
+        assert isinstance(high, float), "one key serves a race and a uniform"
+        pieces = [(max(low, a), min(high, b)) for a, b in pairwise(edges)]
+        index = self._choose([max(0.0, b - a) for a, b in pieces])
+        self.known[key] = pieces[index]
+        return index
+
+    def _choose(self, weights: Sequence[float]) -> int:
+        """One of the branches with positive weight: the next of the path, else the first."""
+        live = [i for i, weight in enumerate(weights) if weight > 0]
+        step = len(self.taken)
+        branch = self._path[step] if step < len(self._path) else 0
+        self.taken.append((branch, len(live)))
+        self.probability *= weights[live[branch]] / sum(weights)
+        return live[branch]
+
+
+def race_pair(q: Sequence[float], p: Sequence[float], i: int, j: int) -> float:
+    """P(argmin E/q = i and argmin E/p = j) for one vector E of iid Exp(1); q, p normalised.
+
+    Given that i wins q's race at time t, E[i] = q[i] t and every other E[k] is q[k] t plus a
+    fresh exponential. With A(r) = sum over k of max(q[k], r p[k]), r the ratio of both times:
+
+        q[i] / A(q[i] / p[i])                         for i = j
+        q[i] p[j] integral of dr / A(r)^2             for i != j, from q[j]/p[j] to q[i]/p[i]
+
+    A is linear between the ratios q[k]/p[k], where dr / A(r)^2 over [a, b] is
+    (b - a) / (A(a) A(b)).
+    """
+    if q[i] == 0 or p[j] == 0:
+        return 0.0
+
+    def total(r: float) -> float:
+        return sum(max(qk, r * pk) for qk, pk in zip(q, p, strict=True))
+
+    if i == j:
+        return q[i] / total(q[i] / p[i])
+    ratios = [qk / pk if pk > 0 else math.inf for qk, pk in zip(q, p, strict=True)]
+    marks = sorted({ratio for ratio in ratios if ratios[j] <= ratio <= ratios[i]})
+    # Behind the last finite ratio A grows as r itself.
+    pieces = [
+        (b - a) / (total(a) * total(b)) if b < math.inf else 1 / total(a)
+        for a, b in pairwise(marks)
+    ]
+    return q[i] * p[j] * sum(pieces)
+
+
+def enumerate_outcomes(program: Callable[[Noise], T]) -> dict[T, float]:
+    """The law of what `program` returns, over all ways in which its noise can fall."""
+    law: dict[T, float] = defaultdict(float)
+    for outcome, noise in _branches(program, {}):
+        law[outcome] += noise.probability
+    return dict(law)
+
+
+def emitted_law(verifier: Verifier, target_law: Law, propose: Propose, length: int) -> JointLaw:
+    """Joint law of the first `length` tokens that rounds of `propose` and `verifier` emit.
+
+    As many rounds are run as that takes, each on the noise that the rounds before have left. A
+    draft is at most as deep as the tokens still wanted allow, as in a real run.
+    """
+    rows: dict[Tokens, torch.Tensor] = {}
+
+    def law_after(prefix: Tokens) -> torch.Tensor:
+        if prefix not in rows:
+            rows[prefix] = torch.tensor(target_law(prefix), dtype=torch.float64)
+        return rows[prefix]
+
+    def play(prefix: Tokens, noise: Noise) -> Tokens:
+        draft = propose(prefix, length - len(prefix) - 1, noise)
+        paths = [[draft.tokens[i] for i in draft.path(node)] for node in range(len(draft.tokens))]
+        p = torch.stack([law_after((*prefix, *path)) for path in [[], *paths]])
+        verdict = verifier.verify(draft, p, len(prefix), noise)
+        return (*(draft.tokens[node] for node in verdict.accepted), verdict.next_token)
+
+    return _Rounds(play, length).finish((), {}).law
+
+
+def chain_proposer(
+    draft_law: Law,
+    depth: int,
+    proposal: Proposal,
+    goes_on: Callable[[Tokens, Tokens], bool] = lambda _prefix, _drawn: True,
+) -> Propose:
+    """Chains of up to `depth` tokens, drawn from `draft_law` as `proposal` says.
+
+    `goes_on(tokens so far, drafted so far)` decides before each token whether to draft it. POINT
+    is the argmax. COUPLED races in the first round and drafts POINT in later ones, where a third
+    law could race at a position that a rejected draft has touched.
+    """
+
+    def propose(prefix: Tokens, most: int, noise: Noise) -> Draft:
+        how = Proposal.POINT if proposal is Proposal.COUPLED and prefix else proposal
+        drawn: list[int] = []
+        laws: list[torch.Tensor] = []
+        while len(drawn) < min(depth, most) and goes_on(prefix, tuple(drawn)):
+            q = torch.tensor(draft_law((*prefix, *drawn)), dtype=torch.float64)
+            if how is Proposal.POINT:
+                drawn.append(int(q.argmax()))
+            elif how is Proposal.COUPLED:
+                drawn.append(noise.race(q, len(prefix) + len(drawn)))
+            else:
+                drawn.append(noise.draw(q, len(prefix), Purpose.DRAFT, len(drawn)))
+                laws.append(q)
+        return Draft.chain(drawn, how, torch.stack(laws) if laws else None)
+
+    return propose
+
+
+def joint_law(law: Law, length: int) -> JointLaw:
+    """The law of the first `length` tokens drawn from `law` one by one; zeros left out."""
+    joint: JointLaw = {(): 1.0}
+    for _ in range(length):
+        joint = {
+            (*prefix, token): before * chance
+            for prefix, before in joint.items()
+            for token, chance in enumerate(law(prefix))
+            if chance > 0
+        }
+    return joint
+
+
+def total_variation(a: Mapping[T, float], b: Mapping[T, float]) -> float:
+    """Half the sum of absolute differences: 0 for equal laws, 1 for disjoint ones."""
+    return 0.5 * sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in {*a, *b})
+
+
+def max_deviation(verifier: str, num_pairs: int = 4, depth: int = 2) -> float:
+    """Largest total variation between what a rule emits and the target, over random toy pairs.
+
+    Every way of drafting chains that the rule accepts is tried; only rounding, about 1e-16, is
+    left of a lossless rule.
+    """
+    rule = VERIFIERS[verifier]
+    chains = {Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED} & rule.accepts
+    worst = 0.0
+    for number in range(num_pairs):
+        target = random_law(3, seed=2 * number, zeros=0.2 * (number % 2))
+        draft = random_law(3, seed=2 * number + 1, zeros=0.2 * (number // 2 % 2))
+        if rule.greedy:
+            target = _likeliest(target)
+        wanted = joint_law(target, depth + 1)
+        for proposal in chains:
+            propose = chain_proposer(draft, depth, proposal)
+            emitted = emitted_law(rule, target, propose, depth + 1)
+            worst = max(worst, total_variation(emitted, wanted))
+    return worst
+
+
+@dataclass(frozen=True, slots=True)
+class _Finish:
+    """How a sequence goes on, as far as the keys it reads are known beforehand."""
+
+    touched: frozenset[Key]
+    known: Known
+    law: JointLaw
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """Plays rounds to the end, each continuation once for every noise that it can meet."""
+
+    play: Callable[[Tokens, Noise], Tokens]
+    length: int
+    finished: dict[Tokens, list[_Finish]] = field(default_factory=lambda: defaultdict(list))
+
+    def finish(self, prefix: Tokens, known: Known) -> _Finish:
+        if len(prefix) >= self.length:
+            return _Finish(frozenset(), {}, {prefix[: self.length]: 1.0})
+        for old in self.finished[prefix]:
+            if old.known == _read(known, old.touched):
+                return old
+        touched: set[Key] = set()
+        law: JointLaw = defaultdict(float)
+        for tokens, noise in _branches(partial(self.play, prefix), known):
+            rest = self.finish((*prefix, *tokens), noise.known)
+            touched |= noise.touched | rest.touched
+            for outcome, chance in rest.law.items():
+                law[outcome] += noise.probability * chance
+        new = _Finish(frozenset(touched), _read(known, touched), dict(law))
+        self.finished[prefix].append(new)
+        return new
+
+
+def _read(known: Known, keys: set[Key] | frozenset[Key]) -> Known:
+    return {key: known[key] for key in keys if key in known}
+
+
+def _branches(program: Callable[[Noise], T], known: Known) -> Iterator[tuple[T, Enumeration]]:
+    """Run `program` once per branch, depth first: every outcome with the noise that led there."""
+    path: list[int] = []
+    while True:
+        noise = Enumeration(path, known)
+        yield program(noise), noise
+        path = [branch for branch, _ in noise.taken]
+        while path and path[-1] + 1 == noise.taken[len(path) - 1][1]:
+            path.pop()
+        if not path:
+            return
+        path[-1] += 1
+
+
+def _normalised(weights: torch.Tensor) -> tuple[float, ...]:
+    values = weights.double().tolist()
+    assert min(values) >= 0, "weights are negative or not numbers"
+    assert 0 < sum(values) < math.inf, "weights have no mass"
+    return tuple(value / sum(values) for value in values)
+
+
+def _likeliest(law: Law) -> Law:
+    """The point mass on the argmax: the law at temperature 0."""
+
+    def greedy(prefix: Tokens) -> Sequence[float]:
+        chances = list(law(prefix))
+        return [float(token == chances.index(max(chances))) for token in range(len(chances))]
+
+    return greedy
