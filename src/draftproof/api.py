@@ -21,7 +21,8 @@ from draftproof.models.load import load
 from draftproof.models.vocab import num_tokens
 from draftproof.output import Output, Piece, pieces, sample
 from draftproof.sampling.params import SamplingParams
-from draftproof.verification.registry import check_name, choose
+from draftproof.verification.base import Verifier
+from draftproof.verification.registry import choose, find
 
 
 class Speculator:
@@ -34,10 +35,9 @@ class Speculator:
         *,
         tokenizer: Any = None,
         end_ids: frozenset[int] = frozenset(),
-        verifier: str | None = None,
+        verifier: str | Verifier | None = None,
         settings: EngineSettings | None = None,
     ) -> None:
-        check_name(verifier)
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
@@ -45,7 +45,7 @@ class Speculator:
         self.settings = settings or EngineSettings()
         self.end_ids = end_ids
         self.num_tokens = num_tokens(tokenizer, target.vocab_size)
-        if verifier is not None and verifier != "greedy":
+        if verifier is not None and not find(verifier).greedy:
             # A pair that can never work is refused here, not in the first request.
             choose(drafter.proposals, drafter.name, SamplingParams(temperature=1.0), verifier)
 
@@ -57,7 +57,7 @@ class Speculator:
         *,
         tokenizer: Any = None,
         depth: int | None = None,
-        verifier: str | None = None,
+        verifier: str | Verifier | None = None,
         dtype: Any = "auto",
         device: Any = "auto",
         settings: EngineSettings | None = None,
@@ -68,12 +68,13 @@ class Speculator:
         or (model, tokenizer). A loaded model is left as it is; its weights are shared.
         drafter: self-int8, ngram, model:PATH, early-exit:N, none, or an object of your own.
         depth: tokens drafted per round. verifier: tokenwise, blockwise, coupled or point; by
-        default the best for each request (`verification/registry.py`).
+        default the best for each request (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
         """
         from draftproof.models.hf import HFModel
 
-        check_name(verifier)
+        if verifier is not None:
+            find(verifier)  # an unknown name is told before a model is loaded
         settings = settings or EngineSettings()
         if depth is not None:
             settings = replace(settings, depth=depth)

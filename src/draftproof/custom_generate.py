@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from transformers import GenerationMixin
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftproof.api import Speculator
 from draftproof.config import DEFAULT_DRAFTER
@@ -66,64 +69,87 @@ def custom_generate(
             )
             built["model"] = model
         rows = _rows(input_ids, model_kwargs.get("attention_mask"))
-        params = [
-            _params(row, input_ids, logits_processor, stopping_criteria, generation_config)
-            for row in rows
-        ]
+        for row in rows:
+            row.processors, row.criteria = logits_processor, stopping_criteria
+        new_tokens = (generation_config.max_length or 0) - input_ids.shape[1]
+        params = [_params(row, new_tokens, generation_config) for row in rows]
         prompts = [row.prompt for row in rows]
+        streamer = streamer or _dropped_streamer()
         generated = _run(built["speculator"], prompts, params, streamer)
         return _result(input_ids, generated, generation_config)
 
     return generate
 
 
-class _Row:
-    """One row of the padded batch: `padding` ids of left padding, then the prompt."""
+def _dropped_streamer() -> Any:
+    """The streamer given to the `generate` call that called us.
 
-    def __init__(self, ids: list[int], padding: int) -> None:
-        self.padding = ids[:padding]
+    Transformers (5.24) replaces the arguments meant for the decoding method by those that only a
+    callable names, and so drops the streamer. Reading it from the caller is the one way left to
+    honour it; where it is passed on, this is not reached.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is inspect.unwrap(GenerationMixin.generate).__code__:
+            return frame.f_locals.get("streamer")
+        frame = frame.f_back
+    return None
+
+
+class _Row:
+    """One row of the padded batch, which processors and criteria are shown as generate would.
+
+    Some of them hold a number per row, so each is called with a whole batch of copies of this row
+    and answers in its place. Being an object and no closure, it is copied with its processors.
+    """
+
+    def __init__(self, ids: list[int], padding: int, place: int, batch: int) -> None:
         self.prompt = ids[padding:]
+        self._padding = ids[:padding]
+        self._place = place
+        self._batch = batch
+        self.processors: Any = None
+        self.criteria: Any = None
+
+    def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The processed logits f[1, V]."""
+        processed = self.processors(self._shown(ids), scores.repeat(self._batch, 1))
+        chosen: torch.Tensor = processed[self._place : self._place + 1]
+        return chosen
+
+    def ends(self, ids: Sequence[int]) -> bool:
+        """Whether a stopping criterion is met after `ids`."""
+        done = self.criteria(self._shown(torch.tensor([ids])), None)
+        return bool(done[self._place])
+
+    def _shown(self, ids: torch.Tensor) -> torch.Tensor:
+        padding = torch.tensor([self._padding], dtype=torch.long, device=ids.device)
+        return torch.cat([padding, ids], dim=1).repeat(self._batch, 1)
 
 
 def _rows(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[_Row]:
-    if attention_mask is None:
-        return [_Row(ids, 0) for ids in input_ids.tolist()]
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     rows = []
-    for ids, mask in zip(input_ids.tolist(), attention_mask.tolist(), strict=True):
-        padding = len(mask) - sum(mask)
-        if any(mask[:padding]):
+    for place, (ids, seen) in enumerate(zip(input_ids.tolist(), mask.tolist(), strict=True)):
+        padding = len(seen) - sum(seen)
+        if any(seen[:padding]):
             raise InvalidSetting(
                 "attention_mask hides tokens behind the first visible one; only left padding is "
                 "supported, so set padding_side='left' on the tokenizer"
             )
-        rows.append(_Row(ids, padding))
+        rows.append(_Row(ids, padding, place, len(input_ids)))
     return rows
 
 
-def _params(
-    row: _Row,
-    input_ids: torch.Tensor,
-    logits_processor: Sequence[Callable[..., Any]],
-    stopping_criteria: Callable[..., Any],
-    config: GenerationConfig,
-) -> SamplingParams:
-    """The request of one row; processors and criteria see its padding, as in generate."""
-    padding = torch.tensor([row.padding], dtype=torch.long, device=input_ids.device)
-
-    def process(ids: torch.Tensor, scores: torch.Tensor) -> Any:
-        return logits_processor(torch.cat([padding, ids], dim=1), scores)  # type: ignore[operator]
-
-    def ends(ids: Sequence[int]) -> bool:
-        seen = torch.tensor([[*row.padding, *ids]], device=input_ids.device)
-        return bool(stopping_criteria(seen, None).all())
-
+def _params(row: _Row, new_tokens: int, config: GenerationConfig) -> SamplingParams:
+    """The request of one row; everything but greed or chance is in processors and criteria."""
     return SamplingParams(
-        max_tokens=max(0, (config.max_length or 0) - input_ids.shape[1]),
+        max_tokens=max(0, new_tokens),
         temperature=1.0 if config.do_sample else 0.0,
         seed=int(torch.randint(2**62, (1,))) if config.do_sample else None,
         ignore_eos=True,  # the criteria hold the end tokens
-        stop_rule=ends,
-        logits_processors=(process,) if len(logits_processor) else (),
+        stop_rule=row.ends,
+        logits_processors=(row,) if len(row.processors) else (),  # type: ignore[arg-type]
     )
 
 
@@ -157,8 +183,6 @@ def _result(
     sequences = torch.cat([input_ids, new.reshape(len(generated), longest)], dim=1)
     if not config.return_dict_in_generate:
         return sequences
-    from transformers.generation.utils import GenerateDecoderOnlyOutput
-
     return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
 
 

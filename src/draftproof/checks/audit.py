@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from draftproof.api import Speculator
-from draftproof.checks.control import control_speculator
+from draftproof.checks.control import FullRedraw
 from draftproof.checks.difference import Difference, first_difference
 from draftproof.checks.exact import max_deviation
 from draftproof.checks.prompts import AUDIT_PROMPTS
 from draftproof.checks.statistics import Fit
 from draftproof.checks.uniformity import token_fit
 from draftproof.sampling.params import SamplingParams
+from draftproof.verification.base import Verifier
 from draftproof.verification.registry import choose
 
 ERROR_RATE = 1e-4
@@ -106,19 +108,18 @@ def audit(
         for done, (name, prompt) in enumerate(prompts.items()):
             progress(f"{mode} equality", done, len(prompts))
             comparisons.append(_compare(speculator, name, prompt, mode, max_tokens))
-    sampled = SamplingParams(temperature=1.0, max_tokens=max_tokens, seed=_SEED)
+    # End tokens are not obeyed, so that the number of tokens does not depend on what was drawn.
+    sampled = SamplingParams(temperature=1.0, max_tokens=max_tokens, seed=_SEED, ignore_eos=True)
     drafter = speculator.drafter
     rule = choose(
         drafter.proposals, drafter.name, replace(sampled, seed=None), speculator.verifier
     ).verifier.name
     ids = [speculator.encode(prompt) for prompt in prompts.values()]
     fits = []
-    for stage, judged in (
-        ("distribution", _with_rule(speculator, rule)),
-        ("negative control", control_speculator(speculator)),
-    ):
-        progress(stage, 0, 1)
-        fits.append(token_fit(judged, ids, sampled, samples, ERROR_RATE))
+    for stage, verifier in (("distribution", rule), ("negative control", FullRedraw())):
+        progress(stage, 0, samples)
+        judged = _with_rule(speculator, verifier)
+        fits.append(token_fit(judged, ids, sampled, samples, ERROR_RATE, partial(progress, stage)))
     return Audit(
         target=speculator.target.name,
         drafter=drafter.name,
@@ -154,7 +155,7 @@ def _compare(
     return Comparison(name, mode, len(plain.token_ids), rate, difference)
 
 
-def _with_rule(speculator: Speculator, rule: str) -> Speculator:
+def _with_rule(speculator: Speculator, rule: str | Verifier) -> Speculator:
     """The same pair, judged by `rule`."""
     return Speculator(
         speculator.target,

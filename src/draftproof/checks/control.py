@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from draftproof.api import Speculator
 from draftproof.core import Draft, Proposal, Purpose, Verdict
-from draftproof.decode import sequence as decode
-from draftproof.drafters.base import Drafter
 from draftproof.sampling.noise import Noise
-from draftproof.sampling.params import SamplingParams
-from draftproof.verification.base import Pairing
 
 
 class FullRedraw:
@@ -33,26 +28,3 @@ class FullRedraw:
         depth = len(draft.tokens)
         bonus = noise.draw(p[depth], position, Purpose.CORRECTION)
         return Verdict(tuple(range(depth)), bonus, all_accepted=True)
-
-
-class _ControlSpeculator(Speculator):
-    """Judges every draft by the wrong rule; never public."""
-
-    def _sequences(
-        self, drafter: Drafter, ids: list[int], params: SamplingParams, first_id: int
-    ) -> list[decode.Sequence]:
-        sequences = super()._sequences(drafter, ids, params, first_id)
-        for sequence in sequences:
-            sequence.pairing = Pairing(FullRedraw(), Proposal.POINT)
-        return sequences
-
-
-def control_speculator(speculator: Speculator) -> Speculator:
-    """The same pair under the wrong rule."""
-    return _ControlSpeculator(
-        speculator.target,
-        speculator.drafter,
-        tokenizer=speculator.tokenizer,
-        end_ids=speculator.end_ids,
-        settings=speculator.settings,
-    )

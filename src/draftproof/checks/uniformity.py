@@ -10,7 +10,7 @@ a rule that favours likely tokens, as wrong ones do, piles u up near 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +32,7 @@ def token_fit(
     params: SamplingParams,
     samples: int,
     error_rate: float,
+    progress: Callable[[int, int], None],
 ) -> Fit:
     """Decode `samples` texts from `prompts` in turn and test the u of all their tokens.
 
@@ -41,6 +42,7 @@ def token_fit(
     mix = np.random.default_rng(params.seed)
     counts: Counter[int] = Counter()
     for i in range(samples):
+        progress(i, samples)
         # Each text has a seed of its own: equal noise would make the tokens dependent.
         own = replace(params, seed=params.seed + 1 + i)
         output = speculator.generate(prompts[i % len(prompts)], own)

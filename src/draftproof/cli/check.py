@@ -44,9 +44,7 @@ def check(
         target, drafter, depth, verifier, dtype, device, quiet or json_
     )
     with _Progress(hidden=quiet or json_ or not sys.stderr.isatty()) as progress:
-        result = audit(
-            speculator, max_tokens=max_tokens, samples=samples, progress=progress.update
-        )
+        result = audit(speculator, max_tokens=max_tokens, samples=samples, progress=progress.update)
     if json_:
         typer.echo(json.dumps(result.as_dict(), ensure_ascii=False, default=str))
     elif not quiet:

@@ -36,7 +36,9 @@ def generate(
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Continue the text; no chat template.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the text; no chat template.")
+    ] = False,
     target: options.Target = options.TARGET,
     drafter: options.DrafterName = options.DRAFTER,
     depth: options.Depth = options.DEPTH,

@@ -53,5 +53,5 @@ def run() -> None:
         sys.exit(130)
     except BrokenPipeError:
         # The reader went away; silence Python's own complaint at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.exit(141)

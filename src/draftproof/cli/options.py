@@ -54,11 +54,12 @@ def load_speculator(
 
     from draftproof.api import Speculator
     from draftproof.config import EngineSettings
-    from draftproof.verification.registry import check_name
+    from draftproof.verification.registry import find
 
     # Bad settings are told before a model is loaded for them.
     settings = EngineSettings(depth=depth)
-    check_name(verifier)
+    if verifier is not None:
+        find(verifier)
     console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
     with console.status(f"Loading {target} with drafter {drafter}"):
         return Speculator.from_pretrained(

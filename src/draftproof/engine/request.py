@@ -15,6 +15,7 @@ from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
 from draftproof.stats.counters import Stats
+from draftproof.verification.base import Verifier
 from draftproof.verification.registry import choose
 
 
@@ -36,7 +37,7 @@ class Drafts:
 
     drafter: str
     proposals: frozenset[Proposal]
-    verifier: str | None
+    verifier: str | Verifier | None
 
 
 def make_sequences(

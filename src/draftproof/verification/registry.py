@@ -16,36 +16,42 @@ VERIFIERS: dict[str, Verifier] = {
     rule.name: rule for rule in (Greedy(), Tokenwise(), Blockwise(), Coupled(), Point())
 }
 
-# What a drafter that can do several is asked for: the more a rule can accept, the earlier.
-_PREFERENCE = {
+# What a drafter that can do several is asked for, first what a rule can accept most of.
+_PREFERENCE = (Proposal.SAMPLED, Proposal.COUPLED, Proposal.POINT, Proposal.DISTINCT)
+_OWN_PREFERENCE = {
     "greedy": (Proposal.POINT,),
-    "tokenwise": (Proposal.SAMPLED, Proposal.POINT),
-    "blockwise": (Proposal.SAMPLED, Proposal.POINT),
     "coupled": (Proposal.COUPLED, Proposal.POINT),
-    "point": (Proposal.POINT,),
 }
 
 
-def check_name(name: str | None) -> None:
-    """Refuse an unknown verifier name."""
-    if name is not None and name not in VERIFIERS:
-        raise InvalidSetting(f"verifier is {name!r}; choose one of {', '.join(sorted(VERIFIERS))}")
+def find(verifier: str | Verifier) -> Verifier:
+    """The rule of this name; an object of the user's own is its own rule."""
+    if not isinstance(verifier, str):
+        return verifier
+    if verifier not in VERIFIERS:
+        raise InvalidSetting(
+            f"verifier is {verifier!r}; choose one of {', '.join(sorted(VERIFIERS))}"
+        )
+    return VERIFIERS[verifier]
 
 
-def pair(proposals: frozenset[Proposal], drafter: str, verifier: str) -> Pairing:
+def pair(proposals: frozenset[Proposal], drafter: str, verifier: str | Verifier) -> Pairing:
     """The rule `verifier` with the best proposal of the drafter that it accepts."""
-    rule = VERIFIERS[verifier]
-    for proposal in _PREFERENCE[verifier]:
+    rule = find(verifier)
+    for proposal in _OWN_PREFERENCE.get(rule.name, _PREFERENCE):
         if proposal in proposals and proposal in rule.accepts:
             return Pairing(rule, proposal)
     raise ProposalMismatch(
-        f"the drafter {drafter!r} drafts {_names(proposals)}, which verifier {verifier!r} cannot "
+        f"the drafter {drafter!r} drafts {_names(proposals)}, which verifier {rule.name!r} cannot "
         f"judge without loss (it accepts {_names(rule.accepts)}); leave verifier unset"
     )
 
 
 def choose(
-    proposals: frozenset[Proposal], drafter: str, params: SamplingParams, verifier: str | None
+    proposals: frozenset[Proposal],
+    drafter: str,
+    params: SamplingParams,
+    verifier: str | Verifier | None,
 ) -> Pairing:
     """The pairing for one request; `verifier` overrides the choice at temperature > 0.
 
@@ -53,12 +59,12 @@ def choose(
     """
     if params.is_greedy:
         return pair(proposals, drafter, "greedy")
-    if verifier == "greedy":
-        raise InvalidSetting(
-            f"verifier 'greedy' is for temperature 0, and temperature is {params.temperature:g}; "
-            "leave verifier unset or set temperature=0"
-        )
     if verifier is not None:
+        if find(verifier).greedy:
+            raise InvalidSetting(
+                f"verifier {find(verifier).name!r} is for temperature 0, and temperature is "
+                f"{params.temperature:g}; leave verifier unset or set temperature=0"
+            )
         return pair(proposals, drafter, verifier)
     if params.seed is not None:
         return pair(proposals, drafter, "coupled")
