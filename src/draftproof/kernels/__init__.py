@@ -1,0 +1,14 @@
+"""What makes a forward of few rows cheap on a CPU: linear layers; no knowledge of drafting."""
+
+from draftproof.kernels.modules import MAX_ROWS, FewRowLinear, Int8Linear, is_available
+from draftproof.kernels.quantization import Quantized, dequantize, quantize
+
+__all__ = [
+    "MAX_ROWS",
+    "FewRowLinear",
+    "Int8Linear",
+    "Quantized",
+    "dequantize",
+    "is_available",
+    "quantize",
+]
