@@ -1,0 +1,29 @@
+"""A drafter of your own: it always guesses that the last two tokens go on alternating."""
+
+from collections.abc import Sequence
+
+import draftproof as dp
+from draftproof.core import Context, Draft, Plan, Proposal
+
+
+class Alternating:
+    name = "alternating"
+    proposals = frozenset({Proposal.POINT})  # fixed by a rule, so no q is needed
+
+    def begin(self, target_cache: object) -> "Alternating":
+        return self  # keeps no state of its own
+
+    def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
+        drafts = []
+        for context, plan in zip(contexts, plans, strict=True):
+            guess = (list(context.tokens[-2:]) * plan.depth)[: plan.depth]
+            drafts.append(Draft.chain(guess, Proposal.POINT))
+        return drafts
+
+    def move(self, source: int, target: int) -> None:
+        pass
+
+
+spec = dp.Speculator.from_pretrained("smollm2-135m", drafter=Alternating())
+output = spec.generate("yes no yes no yes no", dp.SamplingParams(max_tokens=16))
+print(output.text, output.stats.accepted, "of", output.stats.drafted, "accepted")
