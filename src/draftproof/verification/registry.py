@@ -19,8 +19,8 @@ VERIFIERS: dict[str, Verifier] = {
 # What a drafter that can do several is asked for, first what a rule can accept most of.
 _PREFERENCE = (Proposal.SAMPLED, Proposal.COUPLED, Proposal.POINT, Proposal.DISTINCT)
 _OWN_PREFERENCE = {
-    "greedy": (Proposal.POINT,),
-    "coupled": (Proposal.COUPLED, Proposal.POINT),
+    "greedy": (Proposal.POINT, *_PREFERENCE),
+    "coupled": (Proposal.COUPLED, Proposal.POINT, *_PREFERENCE),
 }
 
 

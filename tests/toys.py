@@ -1,0 +1,264 @@
+"""Toy laws, drafts, decoders and deliberately wrong rules that several tests share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+
+from draftproof.api import Speculator
+from draftproof.config import EngineSettings
+from draftproof.core import Draft, Plan, Proposal, Purpose, Verdict
+from draftproof.drafters.model import ModelDrafter
+from draftproof.models.toy import ToyModel, random_law
+from draftproof.sampling.draw import residual
+
+EXACT = 1e-12
+"""More than rounding of sums of float64 products, less than any bias worth the name."""
+
+
+# Laws ---------------------------------------------------------------------------------------
+
+
+def constant_law(*chances):
+    """The same law after every prefix."""
+    return lambda _prefix: chances
+
+
+def likeliest(law):
+    """The law at temperature 0."""
+
+    def greedy(prefix):
+        chances = list(law(prefix))
+        return [float(token == chances.index(max(chances))) for token in range(len(chances))]
+
+    return greedy
+
+
+def top(law, k):
+    """The law cut to its k likeliest tokens."""
+
+    def cut(prefix):
+        chances = list(law(prefix))
+        least = sorted(chances)[-k]
+        kept = [chance if chance >= least else 0.0 for chance in chances]
+        return [chance / sum(kept) for chance in kept]
+
+    return cut
+
+
+def only(law, tokens):
+    """The law restricted to `tokens`."""
+
+    def restricted(prefix):
+        kept = [chance if v in tokens else 0.0 for v, chance in enumerate(law(prefix))]
+        return [chance / sum(kept) for chance in kept]
+
+    return restricted
+
+
+def opposite(law):
+    """Likely where `law` is unlikely: an adversarial drafter."""
+
+    def turned(prefix):
+        weights = [1 / (chance + 0.01) for chance in law(prefix)]
+        return [weight / sum(weights) for weight in weights]
+
+    return turned
+
+
+def remembered(law):
+    """The same law, computed once per prefix."""
+    return functools.lru_cache(maxsize=None)(law)
+
+
+def pairs_of_laws():
+    """Name -> (target, draft): three tokens, p and q as unlike as they can be."""
+    a, b = random_law(3, seed=1), random_law(3, seed=2)
+    return {
+        "random": (a, b),
+        "zeros": (random_law(3, seed=3, zeros=0.4), random_law(3, seed=4, zeros=0.4)),
+        "equal": (a, a),
+        "cut to different supports": (top(a, 2), top(b, 2)),
+        "disjoint": (only(a, {0, 1}), only(b, {2})),
+        "the draft knows one token": (a, likeliest(b)),
+        "the target knows one token": (likeliest(a), b),
+        "adversarial": (a, opposite(a)),
+    }
+
+
+# One round ----------------------------------------------------------------------------------
+
+
+def rows_of(law, draft, prefix=()):
+    """p f64[N+1, V] of a draft behind `prefix`."""
+    paths = [[draft.tokens[i] for i in draft.path(node)] for node in range(len(draft.tokens))]
+    return torch.tensor([law((*prefix, *path)) for path in [[], *paths]], dtype=torch.float64)
+
+
+def round_program(verifier, target, propose, depth):
+    """A program for `enumerate_outcomes`: the number of accepted tokens of the first round."""
+
+    def program(noise):
+        draft = propose((), depth, noise)
+        return len(verifier.verify(draft, rows_of(target, draft), 0, noise).accepted)
+
+    return program
+
+
+def sibling_proposer(law, depth, proposal, width=2):
+    """Trees with `width` children per node, POINT (the likeliest) or DISTINCT."""
+
+    def propose(prefix, most, noise):
+        tokens, parents, laws = [], [], []
+        level = [(-1, ())]
+        for _ in range(min(depth, most)):
+            grown = []
+            for node, path in level:
+                left = torch.tensor(law((*prefix, *path)), dtype=torch.float64)
+                for _ in range(min(width, int((left > 0).sum()))):
+                    q = left / left.sum()
+                    if proposal is Proposal.POINT:
+                        token = int(q.argmax())
+                    else:
+                        token = noise.draw(q, len(prefix), Purpose.DRAFT, len(tokens))
+                    left[token] = 0.0
+                    grown.append((len(tokens), (*path, token)))
+                    tokens.append(token)
+                    parents.append(node)
+                    laws.append(q)
+            level = grown
+        q = torch.stack(laws) if laws and proposal is Proposal.DISTINCT else None
+        return Draft(tuple(tokens), tuple(parents), q, proposal)
+
+    return propose
+
+
+# Wrong rules --------------------------------------------------------------------------------
+
+
+class ResampleFromTarget:
+    """Tokenwise that draws the correction from p instead of the residual."""
+
+    name = "tokenwise"
+    accepts = frozenset({Proposal.POINT, Proposal.SAMPLED})
+    greedy = False
+    keyed = False
+
+    def verify(self, draft, p, position, noise):
+        for i, x in enumerate(draft.tokens):
+            q = draft.q[i] if draft.q is not None else one_hot(x, p[i])
+            if not noise.accepts(float(p[i, x]), float(q[x]), position, i):
+                y = noise.draw(self.correction(p[i], q, x), position, Purpose.CORRECTION)
+                return Verdict(tuple(range(i)), y, all_accepted=False)
+        depth = len(draft.tokens)
+        y = noise.draw(p[depth], position, Purpose.CORRECTION)
+        return Verdict(tuple(range(depth)), y, all_accepted=True)
+
+    def correction(self, p, q, x):  # noqa: ARG002
+        return p
+
+
+class RightResidual(ResampleFromTarget):
+    """The same code with the right correction: shows that the harness itself is sound."""
+
+    def correction(self, p, q, x):  # noqa: ARG002
+        left = residual(p, q)
+        return left if left.sum() > 0 else p
+
+
+def one_hot(token, like):
+    law = torch.zeros_like(like)
+    law[token] = 1.0
+    return law
+
+
+# Whole systems ------------------------------------------------------------------------------
+
+
+def toy_speculator(target, draft, vocab_size, depth=3, **others):
+    """Two table models; `target` and `draft` are laws or ToyModels."""
+    target = target if isinstance(target, ToyModel) else ToyModel(target, vocab_size)
+    draft = draft if isinstance(draft, ToyModel) else ToyModel(draft, vocab_size)
+    drafter = ModelDrafter(draft, target.vocab_size, prefill_chunk=4)
+    return Speculator(target, drafter, settings=EngineSettings(depth=depth), **others)
+
+
+class Varied:
+    """A drafter that drafts as deep as `depths` says, call by call and row by row, in turn."""
+
+    def __init__(self, drafter, depths: Sequence[int]):
+        self.name = drafter.name
+        self.proposals = drafter.proposals
+        self._drafter = drafter
+        self._depths = depths
+
+    def begin(self, target_cache):
+        return _VariedDrafting(self._drafter.begin(target_cache), self._depths)
+
+
+class _VariedDrafting:
+    def __init__(self, drafting, depths):
+        self._drafting = drafting
+        self._depths = depths
+        self._calls = 0
+
+    def propose(self, contexts, plans):
+        changed = []
+        for plan in plans:
+            wanted = self._depths[self._calls % len(self._depths)]
+            self._calls += 1
+            changed.append(Plan(min(plan.depth, wanted)))
+        return self._drafting.propose(contexts, changed)
+
+    def move(self, source, target):
+        self._drafting.move(source, target)
+
+
+class Scripted:
+    """Drafts what `script(tokens)` says, as POINT."""
+
+    name = "scripted"
+    proposals = frozenset({Proposal.POINT})
+
+    def __init__(self, script):
+        self._script = script
+
+    def begin(self, target_cache):  # noqa: ARG002
+        return self
+
+    def propose(self, contexts, plans):
+        return [
+            Draft.chain(self._script(tuple(context.tokens))[: plan.depth], Proposal.POINT)
+            for context, plan in zip(contexts, plans, strict=True)
+        ]
+
+    def move(self, source, target):
+        pass
+
+
+class Letters:
+    """A tokenizer whose token i is the i-th string of `pieces` (or its bytes)."""
+
+    chat_template = None
+
+    def __init__(self, pieces):
+        self.pieces = [piece if isinstance(piece, bytes) else piece.encode() for piece in pieces]
+
+    def get_vocab(self):
+        return {f"<{i}>": i for i in range(len(self.pieces))}
+
+    def encode(self, text, *, add_special_tokens=True):  # noqa: ARG002
+        ids, left = [], text.encode()
+        while left:
+            token = max(
+                (i for i, piece in enumerate(self.pieces) if piece and left.startswith(piece)),
+                key=lambda i: len(self.pieces[i]),
+            )
+            ids.append(token)
+            left = left[len(self.pieces[token]) :]
+        return ids
+
+    def decode(self, ids, *, skip_special_tokens=False, clean_up_tokenization_spaces=None):  # noqa: ARG002
+        return b"".join(self.pieces[i] for i in ids).decode("utf-8", errors="replace")
