@@ -21,7 +21,12 @@ class ModelDrafter:
         self._prefill_chunk = prefill_chunk
 
     def begin(self, target_cache: KVCache) -> ModelDrafting:
-        cache = KVCache(target_cache.rows, target_cache.capacity, target_cache.max_bytes)
+        cache = KVCache(
+            target_cache.rows,
+            target_cache.capacity,
+            target_cache.max_bytes,
+            self._model.cache_bytes_per_token,
+        )
         return ModelDrafting(self._model, cache, self._vocab_size, self._prefill_chunk)
 
 
@@ -41,9 +46,6 @@ class ModelDrafting:
         for b, (context, plan) in enumerate(zip(contexts, plans, strict=True)):
             if plan.depth > 0:
                 self._catch_up(b, context.tokens)
-            else:
-                # It is fed one token of scratch, which needs a position of its own.
-                self._drop(b, min(self._cache.lengths[b], self._limit - 1))
         drafts = roll_out(self._model, self._cache, contexts, plans, self._vocab_size)
         for b, draft in enumerate(drafts):
             if draft.tokens:

@@ -34,7 +34,10 @@ class Engine:
         longest = max(sequence.max_length for sequence in unfinished)
         rows = min(len(unfinished), self.settings.max_batch)
         # Behind the longest sequence there is scratch for one draft and the pass that catches up.
-        cache = KVCache(rows, longest + self.settings.depth + 2, self.settings.max_cache_bytes)
+        capacity = longest + self.settings.depth + 2
+        cache = KVCache(
+            rows, capacity, self.settings.max_cache_bytes, self.target.cache_bytes_per_token
+        )
         loop = _Loop(self, cache, self.drafter.begin(cache), deque(unfinished))
         while loop.admit():
             yield from loop.round()

@@ -20,6 +20,8 @@ class TargetModel(Protocol):
     max_positions: int | None
     """Longest sequence the model can read, or None when it has no limit."""
     device: torch.device
+    cache_bytes_per_token: int
+    """What the keys and values of one token take, all layers together."""
 
     def forward(self, batch: TreeBatch, cache: KVCache) -> TargetOutput:
         """Score every column of `batch`, whose row b continues cache row b.

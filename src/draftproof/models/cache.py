@@ -35,7 +35,20 @@ class Slots:
 class KVCache:
     """Keys and values of L layers, f[R, heads, capacity, head_dim] each, made on first use."""
 
-    def __init__(self, rows: int, capacity: int, max_bytes: int | None = None) -> None:
+    def __init__(
+        self, rows: int, capacity: int, max_bytes: int | None = None, bytes_per_token: int = 0
+    ) -> None:
+        """`bytes_per_token` is what the model will store, all layers together, for one token.
+
+        More than `max_bytes` for the whole cache is refused here, before anything is allocated.
+        """
+        needed = rows * capacity * bytes_per_token
+        if max_bytes is not None and needed > max_bytes:
+            raise LimitExceeded(
+                f"the key/value cache for {rows} rows of {capacity} tokens takes "
+                f"{_gib(needed)} and at most {_gib(max_bytes)} are allowed; lower max_tokens, the "
+                "prompt's length or max_batch, or raise max_cache_bytes"
+            )
         self.rows = rows
         self.capacity = capacity
         self.lengths = [0] * rows
@@ -44,9 +57,10 @@ class KVCache:
         self._values: dict[int, torch.Tensor] = {}
 
     @property
-    def num_bytes(self) -> int:
-        tensors = [*self._keys.values(), *self._values.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    def bytes_per_token(self) -> int:
+        """What one token of one row takes in the layers that were written so far."""
+        stores = (*self._keys.values(), *self._values.values())
+        return sum(store.shape[1] * store.shape[3] * store.element_size() for store in stores)
 
     def slots(self, first_row: int, rows: int, width: int) -> Slots:
         """The slots behind `rows` rows from `first_row`; refuses to run past the end."""
@@ -114,12 +128,9 @@ class KVCache:
 
     def _allocate(self, like: torch.Tensor) -> torch.Tensor:
         shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
-        size = self.rows * like.shape[1] * self.capacity * like.shape[3] * like.element_size()
-        if self.max_bytes is not None and self.num_bytes + size > self.max_bytes:
-            raise LimitExceeded(
-                f"the key/value cache for {self.rows} rows of {self.capacity} tokens needs more "
-                f"than {self.max_bytes / 2**30:.1f} GiB; lower max_tokens, the prompt's length or "
-                "max_batch, or raise max_cache_bytes"
-            )
         # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would still be NaN.
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.3g} GiB"
