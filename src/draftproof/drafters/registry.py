@@ -59,7 +59,9 @@ def make_drafter(spec: str, around: Surroundings) -> Drafter:
 def _model_drafter(path: str, around: Surroundings) -> ModelDrafter:
     from draftproof.models.hf import HFModel
 
-    loaded = load(path, dtype=around.dtype, device=around.device)
+    # A target that was given as an object may live elsewhere than "auto" would choose.
+    device = around.target.device if around.device == "auto" else around.device
+    loaded = load(path, dtype=around.dtype, device=device)
     model = HFModel(loaded.model, loaded.name)
     if around.tokenizer is not None and loaded.tokenizer is not None:
         check_same_vocabulary(around.tokenizer, loaded.tokenizer)

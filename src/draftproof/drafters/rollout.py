@@ -30,18 +30,17 @@ def roll_out(
     drawn: list[list[int]] = [[] for _ in contexts]
     laws: list[list[torch.Tensor]] = [[] for _ in contexts]
     feeds = [
-        list(context.tokens[cache.lengths[b] :] if depths[b] else context.tokens[-1:])
+        list(context.tokens[cache.lengths[b] :]) if depths[b] else []
         for b, context in enumerate(contexts)
     ]
     for step in range(max(depths, default=0)):
         logits = _feed(model, cache, feeds)
         for b, context in enumerate(contexts):
-            if step >= depths[b]:
-                # Not wanted any further: its column is scratch behind the row's end.
+            if not feeds[b]:
                 continue
             token, q = _draw(context, drawn[b], _fit(logits[b], vocab_size))
             cache.keep(b, range(len(feeds[b])))
-            feeds[b] = [token]
+            feeds[b] = [token] if step + 1 < depths[b] else []
             drawn[b].append(token)
             if q is not None:
                 laws[b].append(q)
@@ -52,11 +51,17 @@ def roll_out(
 
 
 def _feed(model: TargetModel, cache: KVCache, feeds: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Logits f[B, V] after the last token of each ragged feed; commits nothing."""
-    chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in feeds]
-    batch = pack([feed[0] for feed in feeds], chains, cache.lengths, model.device)
+    """Logits f[B, V] after the last token of each ragged feed; commits nothing.
+
+    A row with nothing to feed gets scratch behind its end: id 0 at position 0, which every model
+    can embed, however long the row is and whatever its tokens are.
+    """
+    fed = [feed or [0] for feed in feeds]
+    positions = [cache.lengths[b] if feed else 0 for b, feed in enumerate(feeds)]
+    chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in fed]
+    batch = pack([feed[0] for feed in fed], chains, positions, model.device)
     logits = model.forward(batch, cache).logits
-    return logits[torch.arange(len(feeds)), [len(feed) - 1 for feed in feeds]]
+    return logits[torch.arange(len(fed)), [len(feed) - 1 for feed in fed]]
 
 
 def _draw(
