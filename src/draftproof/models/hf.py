@@ -14,9 +14,17 @@ from draftproof.core import Draft, Proposal, TargetOutput, TreeBatch
 from draftproof.errors import InvalidSetting, UnsupportedModel
 from draftproof.kernels import FewRowLinear, Int8Linear, is_available
 from draftproof.models.cache import KVCache, Slots
-from draftproof.models.capability import attention_kinds, check_decoder
+from draftproof.models.capability import FULL, attention_kinds, check_decoder, longest_sequence
 from draftproof.models.pack import pack
-from draftproof.models.twin import keep_first_layers, replace_linears, twin
+from draftproof.models.probe import find_fault
+from draftproof.models.twin import (
+    keep_first_layers,
+    replace_all_linears,
+    replace_linears,
+    twin,
+)
+
+_PROBE_WINDOW = 3
 
 
 class HFModel:
@@ -27,23 +35,24 @@ class HFModel:
         self.name = name
         self._source = model
         self._setup(twin(model))
-        if is_available() and self.device.type == "cpu":
-            replace_float32_linears(self._module)
+        self._kinds = attention_kinds(self._config)
+        self._use_few_row_kernels()
         self._check_rollback()
 
     def _setup(self, module: nn.Module) -> None:
         self._module: Any = module
-        config = module.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
-        self.vocab_size: int = config.vocab_size
-        self.num_layers: int = config.num_hidden_layers
-        self.max_positions: int | None = getattr(config, "max_position_embeddings", None)
+        config: Any = module.config
+        self._config: Any = config.get_text_config(decoder=True)
+        self.vocab_size: int = self._config.vocab_size
+        self.num_layers: int = self._config.num_hidden_layers
+        self.max_positions = longest_sequence(self._config)
         self.device: torch.device = self._source.device
-        self._kinds = attention_kinds(config)
-        self._window: int | None = getattr(config, "sliding_window", None)
-        self._additive = _choose_attention(module.config)
+        self._window: int | None = getattr(self._config, "sliding_window", None)
+        self._additive = _choose_attention(self._module)
         names = inspect.signature(self._source.forward).parameters
         # Transformers 5.24 renamed the argument.
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
+        self._can_select_logits = "logits_to_keep" in names
 
     def forward(self, batch: TreeBatch, cache: KVCache) -> TargetOutput:
         return TargetOutput(self._run(batch, cache, first_row=0, logits_to_keep=0))
@@ -64,29 +73,38 @@ class HFModel:
             ends = getattr(self._source.config, "eos_token_id", None)
         if ends is None:
             ends = getattr(tokenizer, "eos_token_id", None)
-        return frozenset([ends] if isinstance(ends, int) else ends or ())
+        known = [ends] if isinstance(ends, int) else ends or ()
+        # An id beyond the logits, as default configurations name, can never come.
+        return frozenset(end for end in known if end < self.vocab_size)
 
     def int8_copy(self) -> HFModel:
+        if getattr(self._source.config, "quantization_config", None) is not None:
+            raise UnsupportedModel(
+                f"{self.name} is quantised already, so there are no plain weights to copy to int8; "
+                "load it unquantised, or use drafter='ngram' or 'model:PATH'"
+            )
         copied = self._share(f"{self.name} in int8")
-        replaced = replace_linears(copied._module, Int8Linear)
-        if replaced == 0:
+        if replace_all_linears(copied._module, Int8Linear) == 0:
             raise UnsupportedModel(
                 f"{self.name} has no linear layers that can be copied to int8; "
                 "use drafter='ngram' or 'model:PATH'"
             )
+        copied._check_it_runs()
         return copied
 
     def first_layers(self, num_layers: int) -> HFModel:
         if not 1 <= num_layers < self.num_layers:
+            most = self.num_layers - 1
             raise InvalidSetting(
-                f"early-exit:{num_layers} was given and the target has {self.num_layers} layers; "
-                f"give 1 to {self.num_layers - 1}"
+                f"early-exit:{num_layers} was given and the target's layers number "
+                f"{self.num_layers}; "
+                + (f"give 1 to {most}" if most else "use drafter='self-int8' or 'ngram'")
             )
         copied = self._share(f"{self.name}, first {num_layers} layers")
         keep_first_layers(copied._module, num_layers, self.num_layers)
-        copied._module.config.get_text_config(decoder=True).num_hidden_layers = num_layers
-        if is_available() and self.device.type == "cpu":
-            replace_float32_linears(copied._module)
+        copied._config.num_hidden_layers = copied.num_layers = num_layers
+        copied._use_few_row_kernels()
+        copied._check_it_runs()
         return copied
 
     def _share(self, name: str) -> HFModel:
@@ -95,7 +113,13 @@ class HFModel:
         copied.name = name
         copied._source = self._source
         copied._setup(twin(self._source))
+        copied._kinds = self._kinds
+        copied.max_positions = self.max_positions
         return copied
+
+    def _use_few_row_kernels(self) -> None:
+        if is_available() and self.device.type == "cpu":
+            replace_linears(self._module, FewRowLinear, torch.float32)
 
     @torch.inference_mode()
     def _run(
@@ -104,13 +128,15 @@ class HFModel:
         """Logits f[B, W, V], or of the last `logits_to_keep` columns when that is not 0."""
         rows, width = batch.tokens.shape
         slots = cache.slots(first_row, rows, width)
+        arguments: dict[str, Any] = {self._cache_argument: _CacheView(cache, slots)}
+        if self._can_select_logits:
+            arguments["logits_to_keep"] = logits_to_keep
         output = self._module(
             input_ids=batch.tokens,
             attention_mask=self._masks(batch, slots),
             position_ids=batch.positions,
             use_cache=True,
-            logits_to_keep=logits_to_keep,
-            **{self._cache_argument: _CacheView(cache, slots)},
+            **arguments,
         )
         logits: torch.Tensor = output.logits
         return logits
@@ -144,25 +170,60 @@ class HFModel:
         zeros = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
         return zeros.masked_fill_(~mask, torch.finfo(dtype).min)
 
-    @torch.inference_mode()
     def _check_rollback(self) -> None:
-        """Draft wrong tokens, drop them, go on: the logits must be those of a fresh pass."""
-        ids = [(7 * i + 3) % self.vocab_size for i in range(8)]
-        cache = KVCache(rows=1, capacity=16)
-        self.prefill(ids[:3], cache, row=0, chunk=2)
-        for draft in ([1, 2], ids[4:]):
-            chain = Draft.chain(draft, Proposal.POINT)
-            batch = pack([ids[3]], [chain], [cache.lengths[0]], self.device)
-            logits = self.forward(batch, cache).logits[0]
-        fresh = self._module(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
-        expected = fresh.logits[0, 3:].double()
-        precise = expected.new_tensor(0.1 if self._module.dtype.itemsize >= 4 else 0.5)
-        if (logits.double() - expected).abs().max() > precise * expected.std():
+        """Refuse a model that cannot verify drafts, and learn what its cache takes per token."""
+        fault = self._find_fault()
+        if fault is not None and (window := self._window) is not None and self._kinds != FULL:
+            # The configuration names a window that the model's own masks ignore. The caches of
+            # transformers do not: only as far as the window reaches do the two agree.
+            self._kinds = FULL
+            self.max_positions = min(self.max_positions or window, window)
+            fault = self._find_fault()
+        if fault is not None:
             raise UnsupportedModel(
-                f"{self.name} ({type(self._source).__name__}) gives other logits after a rejected "
-                "draft was dropped from its cache, so it keeps state that cannot be rolled back; "
-                "a decoder whose only state is its keys and values would work"
+                f"{self.name} ({type(self._source).__name__}) {fault}; a decoder whose only state "
+                "is the keys and values of its attention would work"
             )
+
+    def _find_fault(self) -> str | None:
+        """Probe the model with a narrow window, which shows itself on a few tokens."""
+        window = self._window
+        if window is not None:
+            self._window = self._config.sliding_window = min(window, _PROBE_WINDOW)
+        cache = KVCache(rows=2, capacity=16)
+        try:
+            fault = find_fault(self, self._one_pass, cache)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            return f"cannot run on a token tree ({type(error).__name__}: {error})"
+        finally:
+            if window is not None:
+                self._window = self._config.sliding_window = window
+        self.cache_bytes_per_token = cache.bytes_per_token
+        return fault
+
+    @torch.inference_mode()
+    def _one_pass(self, ids: Sequence[int]) -> torch.Tensor:
+        tokens = torch.tensor([ids], device=self.device)
+        mask = torch.ones_like(tokens)
+        logits: torch.Tensor = self._module(
+            input_ids=tokens, attention_mask=mask, use_cache=False
+        ).logits[0]
+        return logits
+
+    def _check_it_runs(self) -> None:
+        """Find out now, not in the first round, whether a changed copy still computes."""
+        cache = KVCache(rows=1, capacity=1)
+        empty = Draft.chain((), Proposal.POINT)
+        try:
+            logits = self.forward(pack([0], [empty], [0], self.device), cache).logits
+        except RuntimeError as error:
+            raise UnsupportedModel(
+                f"{self.name} cannot be run ({error}); use drafter='ngram' or 'model:PATH'"
+            ) from error
+        assert logits.shape[-1] == self.vocab_size
+        self.cache_bytes_per_token = cache.bytes_per_token
 
 
 class _CacheView(Cache):
@@ -190,19 +251,13 @@ class _CacheView(Cache):
         return self._slots.extent, 0
 
 
-def replace_float32_linears(module: nn.Module) -> None:
-    """Give float32 linear layers the few-row kernels; other dtypes keep torch's."""
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child.weight.dtype == torch.float32:
-                bias = child.bias.detach() if child.bias is not None else None
-                setattr(parent, name, FewRowLinear(child.weight.detach(), bias))
-
-
-def _choose_attention(config: Any) -> bool:
+def _choose_attention(module: Any) -> bool:
     """Pick an attention that takes our masks, on the twin's own config; True if additive."""
+    config = module.config
+    # PyTorch's own attention has no soft cap, and leaves it out without a word.
     softcap = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-    if softcap is not None or config._attn_implementation == "eager":
+    eager = config._attn_implementation == "eager" or softcap is not None
+    if eager or not module._supports_sdpa:
         config._attn_implementation = "eager"
         return True
     config._attn_implementation = "sdpa"
