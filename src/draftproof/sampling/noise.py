@@ -69,9 +69,10 @@ class KeyedNoise:
         """Exp(1) noise f64[V]; a prefix of it serves a smaller vocabulary."""
         noise = self._races.get(position)
         if noise is None or len(noise) < len(weights):
-            bits = self._bits(len(weights), position, Purpose.TARGET, 0) >> np.uint64(11)
-            # (bits + 1/2) / 2^53 is never 0 or 1, so no noise is infinite or zero.
-            noise = torch.from_numpy(-np.log((bits + 0.5) * 2.0**-53)).to(weights.device)
+            bits = self._bits(len(weights), position, Purpose.TARGET, 0) >> np.uint64(12)
+            # (bits + 1/2) / 2^52 is exact and never 0 or 1, so no noise is infinite or zero; with
+            # 53 bits the half would round, at the top to 1.
+            noise = torch.from_numpy(-np.log((bits + 0.5) * 2.0**-52)).to(weights.device)
             while len(self._races) >= _CACHED_POSITIONS:
                 del self._races[next(iter(self._races))]
             self._races[position] = noise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,10 +74,10 @@ class SamplingParams:
     leaves no trace in a stateful one; one that cannot be copied is refused."""
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
-        object.__setattr__(self, "logits_processors", tuple(self.logits_processors))
+        for name in ("stop", "stop_token_ids", "logits_processors"):
+            object.__setattr__(self, name, _items(name, getattr(self, name)))
+        if not isinstance(self.logit_bias, Mapping):
+            raise InvalidSetting(f"logit_bias is {self.logit_bias!r}; give a mapping of token ids")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         self._check_counts()
         self._check_shape()
@@ -136,11 +136,21 @@ class SamplingParams:
     def _check_stop(self) -> None:
         if self.stop_rule is not None and not callable(self.stop_rule):
             raise InvalidSetting(f"stop_rule is {self.stop_rule!r}; give a function of ids")
+        if not isinstance(self.ignore_eos, bool):
+            raise InvalidSetting(f"ignore_eos is {self.ignore_eos!r}; give True or False")
         for text in self.stop_strings:
             if not isinstance(text, str) or not text:
                 raise InvalidSetting(f"stop holds {text!r}; give non-empty strings")
         for token in self.stop_token_ids:
             _integer("a token id in stop_token_ids", token, 0, None)
+
+
+def _items(name: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise InvalidSetting(f"{name} is {value!r}; give a list")
+    return tuple(value)
 
 
 def _integer(name: str, value: object, low: int, high: int | None) -> None:

@@ -140,8 +140,9 @@ class Warp:
         if params.top_k is not None and params.top_k < scores.shape[-1]:
             least = torch.topk(scores, params.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
-        # Subtracting the peak first keeps tiny temperatures finite.
-        p = torch.softmax((scores - peak) / params.temperature, dim=-1)
+        # Subtracting the peak first keeps tiny temperatures finite; below `tiny` is 0 in float32.
+        temperature = max(params.temperature, torch.finfo(scores.dtype).tiny)
+        p = torch.softmax((scores - peak) / temperature, dim=-1)
         if params.top_p < 1.0:
             p = _nucleus(p, params.top_p)
         if params.min_p > 0.0:
