@@ -32,6 +32,8 @@ def find_fault(model: TargetModel, one_pass: OnePass, cache: KVCache) -> str | N
     if not bool(alone.isfinite().all()):
         return "gives logits that are not finite numbers"
     if not _agree(one_pass(ids[:-1] or ids), alone[: length - 1 or 1]):
+        if not _agree(one_pass(ids), alone):
+            return "gives other logits when it is run again, so it keeps state between calls"
         return "attends to later tokens, so what it said before would change"
     start = max(0, length // 2 - 1)
     for row, logits in enumerate(_after_rejection(model, ids, start, cache)):
