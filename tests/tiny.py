@@ -153,7 +153,7 @@ def speculator(target: HFModel, drafter: str, depth: int = 4, **settings) -> Spe
         made = ModelDrafter(target.int8_copy(), target.vocab_size, prefill_chunk=5)
     else:
         made = make_drafter(drafter, around)
-    return Speculator(target, made, settings=settings)
+    return Speculator(target, made, end_ids=target.end_ids(), settings=settings)
 
 
 class Saboteur:
