@@ -59,7 +59,7 @@ RECURRENT = {
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_state_is_refused(name: str) -> None:
-    with pytest.raises(UnsupportedModel, match="recurrent state.*rolled back.*use a decoder"):
+    with pytest.raises(UnsupportedModel, match=r"recurrent state.*rolled back.*use a decoder"):
         HFModel(RECURRENT[name](), name)
 
 
@@ -75,7 +75,7 @@ def test_an_encoder_decoder_is_refused() -> None:
     model = tf.T5ForConditionalGeneration(
         tf.T5Config(vocab_size=40, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
     )
-    with pytest.raises(UnsupportedModel, match="encoder-decoder.*use a decoder"):
+    with pytest.raises(UnsupportedModel, match=r"encoder-decoder.*use a decoder"):
         check_decoder(model)
     with pytest.raises(UnsupportedModel, match="decoders that continue a text"):
         Speculator.from_pretrained(model)
@@ -84,16 +84,16 @@ def test_an_encoder_decoder_is_refused() -> None:
 def test_a_body_without_a_language_model_head_is_refused() -> None:
     for make, config in ((tf.BertModel, tf.BertConfig), (tf.LlamaModel, tf.LlamaConfig)):
         model = make(config(**{**_SMALL, "num_key_value_heads": 4}))
-        with pytest.raises(UnsupportedModel, match="no language-model head.*AutoModelForCausalLM"):
+        with pytest.raises(UnsupportedModel, match=r"no language-model head.*AutoModelForCausalLM"):
             check_decoder(model)
 
 
 def test_a_model_that_looks_ahead_is_refused() -> None:
     bert = tf.BertLMHeadModel(tf.BertConfig(**_SMALL, initializer_range=0.5)).double()
-    with pytest.raises(UnsupportedModel, match="attends to later tokens.*would work"):
+    with pytest.raises(UnsupportedModel, match=r"attends to later tokens.*would work"):
         HFModel(bert, "bert")
     gemma = tiny_model("gemma3", use_bidirectional_attention=True)
-    with pytest.raises(UnsupportedModel, match="both directions.*use a decoder"):
+    with pytest.raises(UnsupportedModel, match=r"both directions.*use a decoder"):
         HFModel(gemma, "gemma")
 
 
@@ -173,7 +173,7 @@ def test_a_model_that_says_it_is_quantised_is_not_copied_to_int8() -> None:
     model = tiny_model("llama")
     target = HFModel(model, "gptq")
     model.config.quantization_config = {"quant_method": "gptq", "bits": 4}
-    with pytest.raises(UnsupportedModel, match="quantised already.*load it unquantised.*'ngram'"):
+    with pytest.raises(UnsupportedModel, match=r"quantised already.*load it unquantised.*'ngram'"):
         target.int8_copy()
 
 
