@@ -68,6 +68,16 @@ def opposite(law):
     return turned
 
 
+def flattened(law):
+    """Mixed with the uniform law, so that every token comes up often enough to be counted."""
+
+    def mixed(prefix):
+        chances = list(law(prefix))
+        return [0.6 * chance + 0.4 / len(chances) for chance in chances]
+
+    return mixed
+
+
 def remembered(law):
     """The same law, computed once per prefix."""
     return functools.lru_cache(maxsize=None)(law)
