@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import transformers as tf
@@ -17,11 +17,15 @@ from draftproof.config import EngineSettings
 from draftproof.core import Draft, Proposal
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.registry import Surroundings, make_drafter
+from draftproof.models.cache import KVCache
 from draftproof.models.hf import HFModel
 
 VOCAB = 97
 WINDOW = 8
 NEW_TOKENS = 24
+# Norms of these families compute in float32 whatever the model's dtype is, so that a last bit
+# before them can become a last bit of float32.
+ROUGH = {"llama": 1e-5, "mistral": 1e-5, "gemma2": 1e-5}
 
 _COMMON = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
@@ -143,6 +147,18 @@ def own_greedy(model, ids: Sequence[int], new_tokens: int = NEW_TOKENS) -> tuple
     return tuple(output[0, len(ids) :].tolist())
 
 
+def assert_row_is_a_prefill(target, cache: KVCache, row: int, tokens: Sequence[int]) -> None:
+    """The row's keys and values are those of a fresh pass over `tokens`."""
+    fresh = KVCache(rows=1, capacity=len(tokens) + 1)
+    target.prefill(tokens, fresh, row=0, chunk=len(tokens) or 1)
+    assert cache.lengths[row] == len(tokens)
+    close = ROUGH.get(target.name, 1e-12)
+    for layer, other in zip(cache.snapshot(row), fresh.snapshot(0), strict=True):
+        for ours, theirs in zip(layer, other, strict=True):
+            assert ours.shape == theirs.shape
+            assert torch.allclose(ours, theirs, rtol=close, atol=close)
+
+
 def speculator(target: HFModel, drafter: str, depth: int = 4, **settings) -> Speculator:
     """`drafter` is a name of the registry, "model" (unlike the target) or "close-model"."""
     settings = EngineSettings(depth=depth, **settings)
@@ -193,14 +209,3 @@ def word_tokenizer(words: Sequence[str]):
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     tokenizer.pre_tokenizer = Whitespace()
     return tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=words[0])
-
-
-def spied(function: Callable, seen: list) -> Callable:
-    """`function`, with every result also put into `seen`."""
-
-    def spy(*arguments, **named):
-        result = function(*arguments, **named)
-        seen.append(result)
-        return result
-
-    return spy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
+import weakref
 
 import pytest
 import torch
@@ -19,24 +20,19 @@ from draftproof.models.cache import KVCache, Slots
 from draftproof.models.pack import pack
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
-from tests.tiny import VOCAB, Saboteur, own_greedy, prompt, shared_model, shared_target, speculator
+from tests.tiny import (
+    ROUGH,
+    VOCAB,
+    Saboteur,
+    assert_row_is_a_prefill,
+    own_greedy,
+    prompt,
+    shared_model,
+    shared_target,
+    speculator,
+)
 
-# Norms of these families compute in float32 whatever the model's dtype is, so that a last bit
-# before them can become a last bit of float32.
-_ROUGH = {"llama": 1e-5, "mistral": 1e-5, "gemma2": 1e-5}
-EXACT = 1e-12
 MANY = SamplingParams(max_tokens=60)
-
-
-def assert_row_is_a_prefill(target, cache: KVCache, row: int, tokens: list[int]) -> None:
-    fresh = KVCache(rows=1, capacity=len(tokens) + 1)
-    target.prefill(tokens, fresh, row=0, chunk=len(tokens) or 1)
-    assert cache.lengths[row] == len(tokens)
-    pairs = zip(cache.snapshot(row), fresh.snapshot(0), strict=True)
-    for ours, theirs in ((a, b) for mine, other in pairs for a, b in zip(mine, other, strict=True)):
-        assert ours.shape == theirs.shape
-        close = _ROUGH.get(target.name, EXACT)
-        assert torch.allclose(ours, theirs, rtol=close, atol=close)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "gemma2"])
@@ -82,7 +78,7 @@ def test_keeping_a_path_of_a_tree_closes_its_gaps(name: str) -> None:
             texts[row] += [tree.tokens[i] for i in path]
             # The logits of the last kept column are those of one pass over its path.
             alone = target._one_pass(texts[row])[-1]
-            close = _ROUGH.get(name, 1e-9)
+            close = ROUGH.get(name, 1e-9)
             assert torch.allclose(output.logits[row, node + 1], alone, rtol=0, atol=close)
             cache.keep(row, [0, *(i + 1 for i in path)])
             texts[row].append(dice.randrange(VOCAB))
@@ -161,36 +157,50 @@ def test_the_size_per_token_is_that_of_what_is_stored() -> None:
         assert target.cache_bytes_per_token * 3 * 11 == whole
 
 
-def count_tensors() -> int:
+def count_new_tensors() -> int:
+    """Live tensors made since `gc.freeze`."""
     gc.collect()
     return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
 
 
 def test_memory_is_flat_over_a_thousand_rounds() -> None:
-    law = random_law(5, seed=1)
-    toy = ToyModel(law, 5)
+    toy = ToyModel(random_law(5, seed=1), 5)
     drafter = Saboteur([], 5)  # knows no text, so it drafts nothing: a round adds one token
     made = Speculator(toy, drafter, settings=EngineSettings(depth=2))
     stream = iter(made.stream([1], SamplingParams(max_tokens=1100)))
-    for _ in range(50):
-        next(stream)
-    tensors = count_tensors()
-    tracemalloc.start()
+    gc.freeze()
     try:
+        for _ in range(50):
+            next(stream)
+        tensors = count_new_tensors()
+        tracemalloc.start()
         for _ in range(1000):
             next(stream)
         grown = tracemalloc.get_traced_memory()[0]
+        assert count_new_tensors() <= tensors + 2
     finally:
         tracemalloc.stop()
-    assert count_tensors() <= tensors + 2
+        gc.unfreeze()
     # The tokens, steps and texts of a thousand rounds, and nothing like a thousand tensors.
     assert grown < 1_500_000
 
 
-def test_nothing_outlives_a_generation() -> None:
-    made = speculator(shared_target("llama"), "close-model")
-    made.generate(prompt(5), SamplingParams(max_tokens=20))
-    before = count_tensors()
-    for _ in range(3):
-        made.generate(prompt(5), SamplingParams(max_tokens=20))
-    assert count_tensors() <= before
+@pytest.mark.parametrize("drafter", ["self-int8", "close-model"])
+def test_no_cache_outlives_its_generation(monkeypatch, drafter: str) -> None:
+    made = speculator(shared_target("llama"), drafter)
+    stores, allocate = [], KVCache._allocate
+
+    def spy(self, like):
+        store = allocate(self, like)
+        stores.append(weakref.ref(store))
+        return store
+
+    monkeypatch.setattr(KVCache, "_allocate", spy)
+    output = made.generate(prompt(5), SamplingParams(max_tokens=20))
+    stream = iter(made.stream(prompt(5)))
+    next(stream)
+    del stream  # left early
+    gc.collect()
+    assert stores
+    assert output.token_ids
+    assert all(store() is None for store in stores)

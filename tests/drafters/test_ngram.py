@@ -1,0 +1,52 @@
+"""The n-gram drafter finds the longest, most recent earlier occurrence, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftproof.core import Context, Plan, Proposal
+from draftproof.drafters.ngram import NgramDrafter
+from draftproof.errors import InvalidSetting
+
+
+def context(tokens) -> Context:
+    return Context(0, 0, tokens, warp=None, noise=None, proposal=Proposal.POINT)
+
+
+def brute_force(tokens: list[int], depth: int, max_match: int, min_match: int) -> list[int]:
+    """Try every length from the longest and every place from the last."""
+    for length in range(min(max_match, len(tokens) - 1), min_match - 1, -1):
+        suffix = tokens[-length:]
+        for start in range(len(tokens) - length - 1, -1, -1):
+            if tokens[start : start + length] == suffix:
+                return tokens[start + length : start + length + depth]
+    return []
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    depth=st.integers(0, 6),
+    bounds=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+)
+def test_the_longest_and_then_most_recent_match_is_continued(tokens, depth, bounds) -> None:
+    low, high = sorted(bounds)
+    drafter = NgramDrafter(max_match=high, min_match=low)
+    (draft,) = drafter.propose([context(tokens)], [Plan(depth)])
+    assert list(draft.tokens) == brute_force(tokens, depth, high, low)
+    assert len(draft.tokens) <= depth
+    assert draft.is_chain
+    assert draft.q is None
+
+
+def test_a_single_token_has_no_past_to_look_up() -> None:
+    drafts = NgramDrafter().propose([context([5]), context([5, 5])], [Plan(4), Plan(4)])
+    assert [draft.tokens for draft in drafts] == [(), (5,)]
+
+
+@pytest.mark.parametrize(("max_match", "min_match"), [(0, 0), (2, 3), (3, 0)])
+def test_bounds_that_match_nothing_are_refused(max_match: int, min_match: int) -> None:
+    with pytest.raises(InvalidSetting, match="give 1 <= min_match <= max_match"):
+        NgramDrafter(max_match, min_match)
