@@ -54,7 +54,9 @@ class Sequence:
     def judge(self, draft: Draft, logits: torch.Tensor) -> Verdict:
         """Warp the target's logits f[N+1, V] to p and apply the sequence's rule."""
         p = self.warp.target_law(logits, self.tokens, draft.parents, draft.tokens)
-        return self.pairing.verifier.verify(draft, p, len(self.tokens), self.noise)
+        verdict = self.pairing.verifier.verify(draft, p, len(self.tokens), self.noise)
+        self.warp.require(verdict.accepted[-1] if verdict.accepted else -1)
+        return verdict
 
     def commit(self, draft: Draft, verdict: Verdict, logits: torch.Tensor) -> Step:
         """Take the verdict's tokens up to where the sequence ends; everything is cut here at once.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 _CONTEXT_TOKENS = 5
 _BROKEN = "\ufffd"
-_LONGEST_TAIL = 3  # bytes of an unfinished UTF-8 character; some decoders show one mark for each
+_LONGEST_CONTEXT = 80
 
 
 class Decoder(Protocol):
@@ -26,29 +26,40 @@ class TextStream:
     """The text behind a prompt, token by token.
 
     A tokenizer decodes a token differently at the start of a text than inside it, so each new
-    token is decoded behind a few earlier ones and the text of those is cut off.
+    token is decoded behind a few earlier ones and the text of those is cut off. Text that ends in
+    U+FFFD is held back: the next token may complete the character, and a decoder with byte
+    fallback shows a whole run of bytes as broken until then.
     """
 
     def __init__(self, decoder: Decoder | None, prompt: Sequence[int]) -> None:
         self._decoder = decoder
-        self._ids = list(prompt[-_CONTEXT_TOKENS:])
-        self._before = self._decode(self._ids)
+        self._ids: list[int] = []
+        self._before = ""
         self._given = 0
+        self._restart(prompt)
 
     def push(self, token: int) -> str:
         """The text that is certain once `token` has come; may be empty."""
         self._ids.append(token)
         text = self._decode(self._ids)
-        certain = len(text)
-        while certain and text[certain - 1] == _BROKEN and len(text) - certain < _LONGEST_TAIL:
-            certain -= 1
-        piece = text[len(self._before) + self._given : certain]
+        certain = text.rstrip(_BROKEN)
+        piece = certain[len(self._before) + self._given :]
         self._given += len(piece)
-        if certain == len(text) and len(self._ids) > _CONTEXT_TOKENS:
-            self._ids = self._ids[-_CONTEXT_TOKENS:]
+        if certain == text and len(self._ids) > _CONTEXT_TOKENS:
+            self._restart(self._ids)
+        return piece
+
+    def _restart(self, ids: Sequence[int]) -> None:
+        """Keep the last few of `ids`, as many as it takes to begin and end with whole text."""
+        size = _CONTEXT_TOKENS
+        while True:
+            self._ids = list(ids[-size:])
             self._before = self._decode(self._ids)
             self._given = 0
-        return piece
+            whole = bool(self._before) and _BROKEN not in self._before
+            if whole or size >= min(len(ids), _LONGEST_CONTEXT):
+                return
+            size *= 2
 
     def flush(self) -> str:
         """What is left at the end, an unfinished character shown as U+FFFD."""

@@ -38,12 +38,16 @@ def roll_out(
         for b, context in enumerate(contexts):
             if not feeds[b]:
                 continue
-            token, q = _draw(context, drawn[b], _fit(logits[b], vocab_size))
             cache.keep(b, range(len(feeds[b])))
-            feeds[b] = [token] if step + 1 < depths[b] else []
-            drawn[b].append(token)
-            if q is not None:
+            feeds[b] = []
+            q = context.warp.draft_law(_fit(logits[b], vocab_size), [*context.tokens, *drawn[b]])
+            if not bool(q.any()):
+                continue  # decided by the prefix alone: the drafter knows no possible token
+            drawn[b].append(_draw(context, q, len(drawn[b])))
+            if context.proposal is Proposal.SAMPLED:
                 laws[b].append(q)
+            if step + 1 < depths[b]:
+                feeds[b] = drawn[b][-1:]
     return [
         Draft.chain(tokens, context.proposal, torch.stack(law) if law else None)
         for context, tokens, law in zip(contexts, drawn, laws, strict=True)
@@ -64,16 +68,14 @@ def _feed(model: TargetModel, cache: KVCache, feeds: Sequence[Sequence[int]]) ->
     return logits[torch.arange(len(fed)), [len(feed) - 1 for feed in fed]]
 
 
-def _draw(
-    context: Context, drawn: Sequence[int], logits: torch.Tensor
-) -> tuple[int, torch.Tensor | None]:
-    q = context.warp.draft_law(logits, [*context.tokens, *drawn])
+def _draw(context: Context, q: torch.Tensor, drawn: int) -> int:
+    """The next token by q f[V], `drawn` tokens behind the anchor's successor."""
     start = len(context.tokens)
     if context.proposal is Proposal.POINT:
-        return int(q.argmax()), None
+        return int(q.argmax())
     if context.proposal is Proposal.COUPLED:
-        return context.noise.race(q, start + len(drawn)), None
-    return context.noise.draw(q, start, Purpose.DRAFT, len(drawn)), q
+        return context.noise.race(q, start + drawn)
+    return context.noise.draw(q, start, Purpose.DRAFT, drawn)
 
 
 def _fit(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:

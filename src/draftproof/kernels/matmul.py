@@ -284,9 +284,11 @@ def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, thre
     """Fill y with x @ w.T * scale + bias.
 
     x: f32[T, K]; w: f32[O, K] or i8[O, K]; scale, bias: f32[O], or f32[0] for none;
-    y: f32[T, O]; all C-contiguous. `threads` is lowered to numba's own limit.
-    """
+    y: f32[T, O]; all C-contiguous. `threads` is lowered to numba's own limit."""
     limit = numba.get_num_threads()
+    if min(threads, limit) == 1 or w.size <= WEIGHTS_PER_TAKE:  # no team to wait for
+        multiply_rows(x, w, scale, bias, y, 0, len(w))
+        return
     if threads >= limit:
         _multiply(x, w, scale, bias, y, limit)
         return

@@ -42,6 +42,8 @@ class Warp:
         self._end_ids = sorted(end_ids)
         self._processors = fork_processors(tuple(params.logits_processors))
         self._forks: list[Processors] = []
+        self._failures: dict[int, Exception] = {}
+        self._dead_rows: list[int] = []
 
     def target_law(
         self,
@@ -54,17 +56,33 @@ class Warp:
 
         `logits` f[N+1, V] is left as it is. The user's processors are forked along the tree: the
         copy that judges a node has seen its ancestors and nothing else; `settle` keeps one.
+        A row behind which no token is possible is all zero: plain decoding may never get there,
+        so it is an error only once its node is kept.
         """
         paths = _paths(parents, nodes)
         scores = self._processed(logits, tokens, paths)
+        self._failures = {}
         if self._processors:
             scores = self._apply_forks(scores, tokens, paths, parents)
-        return self._shaped(scores)
+        p = self._shaped(scores)
+        if not bool(p[0].any()):
+            self.require(-1)
+        return p
+
+    def require(self, node: int) -> None:
+        """Raise what went wrong behind `node` (-1 = anchor), which has been kept."""
+        if error := self._failures.get(node + 1):
+            raise error
+        if node + 1 in self._dead_rows:
+            raise InvalidSetting(
+                "no token is possible: logit_bias, min_tokens or a logits processor ban them all"
+            )
 
     def draft_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """q f[V] from a drafter's logits f[V] after `tokens`, shaped as the target's would be.
 
         Without the user's processors: q may be anything as long as the tokens are drawn from it.
+        All zero where no token is possible.
         """
         return self._shaped(self._processed(logits[None], tokens, [()]))[0]
 
@@ -88,8 +106,13 @@ class Warp:
             fork = fork_processors(before)
             ids = torch.tensor([[*tokens, *path]], dtype=torch.long, device=scores.device)
             result = scores[row : row + 1].clone()
-            for processor in fork:
-                result = processor(cast(torch.LongTensor, ids), cast(torch.FloatTensor, result))
+            try:
+                for processor in fork:
+                    result = processor(cast(torch.LongTensor, ids), cast(torch.FloatTensor, result))
+            except Exception as error:
+                # A drafted prefix may be one that the processor was never meant to see.
+                self._failures[row] = error
+                result = torch.full_like(result, -torch.inf)
             self._forks.append(fork)
             rows.append(result)
         return torch.cat(rows)
@@ -129,10 +152,12 @@ class Warp:
     def _shaped(self, scores: torch.Tensor) -> torch.Tensor:
         """Temperature, top_k, top_p, min_p; f[N, V] that sums to one. Greedy is a point mass."""
         peak = scores.amax(dim=-1, keepdim=True)
-        if bool((peak == -torch.inf).any()):
-            raise InvalidSetting(
-                "no token is possible: logit_bias, min_tokens or a logits processor ban them all"
-            )
+        self._dead_rows = (peak[:, 0] == -torch.inf).nonzero()[:, 0].tolist()
+        p = self._shaped_alive(scores, peak)
+        p[self._dead_rows] = 0.0
+        return p
+
+    def _shaped_alive(self, scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
         params = self.params
         if params.is_greedy:
             best = scores.argmax(dim=-1, keepdim=True)
