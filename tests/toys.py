@@ -248,6 +248,42 @@ class Scripted:
         pass
 
 
+class Comb:
+    """Trees: the likeliest `width` tokens of `law` at every level, the next level below the first.
+
+    anchor ── 0 ── 2 ── 4        accepted nodes have gaps between them
+          └── 1 └─ 3 └─ 5
+    """
+
+    name = "comb"
+    proposals = frozenset({Proposal.POINT})
+
+    def __init__(self, law, width=2, deepest=3):
+        self._law = law
+        self._width = width
+        self._deepest = deepest
+
+    def begin(self, target_cache):  # noqa: ARG002
+        return self
+
+    def propose(self, contexts, plans):
+        drafts = []
+        for context, plan in zip(contexts, plans, strict=True):
+            tokens, parents, path, node = [], [], list(context.tokens), -1
+            for _ in range(min(plan.depth, self._deepest)):
+                law = self._law(tuple(path))
+                best = sorted(range(len(law)), key=lambda v, law=law: -law[v])[: self._width]
+                parents += [node] * self._width
+                node = len(tokens)
+                tokens += best
+                path.append(best[0])
+            drafts.append(Draft(tuple(tokens), tuple(parents), None, Proposal.POINT))
+        return drafts
+
+    def move(self, source, target):
+        pass
+
+
 class Letters:
     """A tokenizer whose token i is the i-th string of `pieces` (or its bytes)."""
 

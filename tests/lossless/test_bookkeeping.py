@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.cache import KVCache
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
-from tests.toys import Letters, Scripted, opposite, remembered, toy_speculator
+from tests.toys import Comb, Letters, Scripted, opposite, remembered, top, toy_speculator
 
 V = 5
 TARGET = remembered(random_law(V, seed=31))
@@ -139,7 +140,7 @@ def test_origins_of_the_logprob_test_are_all_there():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("drafter", ["related", "adversarial", "ngram"])
+@pytest.mark.parametrize("drafter", ["related", "adversarial", "ngram", "trees"])
 def test_cache_after_every_round_is_that_of_a_fresh_prefill(drafter, temperature):
     """Per row: all tokens but the anchor, in order; and so the next position is the anchor's."""
     target = ToyModel(TARGET, V)
@@ -147,6 +148,7 @@ def test_cache_after_every_round_is_that_of_a_fresh_prefill(drafter, temperature
         "related": lambda: ModelDrafter(ToyModel(RELATED, V), V, 4),
         "adversarial": lambda: ModelDrafter(ToyModel(opposite(TARGET), V), V, 4),
         "ngram": NgramDrafter,
+        "trees": lambda: Comb(RELATED),
     }[drafter]()
     params = SamplingParams(max_tokens=25, temperature=temperature, seed=6)
     sequences = [
@@ -301,34 +303,32 @@ def test_stream_that_is_left_early_disturbs_nothing():
     assert system.generate([1], params).token_ids == wanted
 
 
+class Watching:
+    """A model drafter that shows every (context tokens, draft) to `look`."""
+
+    def __init__(self, law, look):
+        self._inner = ModelDrafter(ToyModel(law, V), V, 4)
+        self.name, self.proposals = self._inner.name, self._inner.proposals
+        self._look = look
+
+    def begin(self, target_cache):
+        drafting = self._inner.begin(target_cache)
+        propose = drafting.propose
+
+        def watched(contexts, plans):
+            drafts = propose(contexts, plans)
+            for context, draft in zip(contexts, drafts, strict=True):
+                self._look(tuple(context.tokens), draft)
+            return drafts
+
+        drafting.propose = watched
+        return drafting
+
+
 def test_proposal_of_the_pairing_reaches_the_drafter():
     """What the drafter draws is what the rule was promised."""
-    seen = []
-    inner = ModelDrafter(ToyModel(RELATED, V), V, 4)
-
-    class Watching:
-        name, proposals = inner.name, inner.proposals
-
-        def begin(self, cache):
-            drafting = inner.begin(cache)
-            propose = drafting.propose
-
-            def watched(contexts, plans):
-                drafts = propose(contexts, plans)
-                seen.extend(draft.proposal for draft in drafts)
-                for draft in drafts:
-                    law = draft.q
-                    assert (law is not None) == bool(
-                        draft.tokens and draft.proposal is Proposal.SAMPLED
-                    )
-                    if law is not None:
-                        rows = torch.arange(len(draft.tokens))
-                        assert bool((law[rows, list(draft.tokens)] > 0).all())
-                return drafts
-
-            drafting.propose = watched
-            return drafting
-
+    seen = set()
+    drafter = Watching(RELATED, lambda _tokens, draft: seen.add(draft.proposal))
     for verifier, temperature, seed, proposal in (
         (None, 0.0, None, Proposal.POINT),
         (None, 1.0, None, Proposal.SAMPLED),
@@ -337,6 +337,28 @@ def test_proposal_of_the_pairing_reaches_the_drafter():
         ("point", 1.0, None, Proposal.POINT),
     ):
         seen.clear()
-        params = SamplingParams(max_tokens=6, temperature=temperature, seed=seed, top_k=2)
-        Speculator(ToyModel(TARGET, V), Watching(), verifier=verifier).generate([1], params)
-        assert set(seen) == {proposal}
+        params = SamplingParams(max_tokens=6, temperature=temperature, seed=seed)
+        Speculator(ToyModel(TARGET, V), drafter, verifier=verifier).generate([1], params)
+        assert seen == {proposal}
+
+
+@pytest.mark.parametrize("top_k", [None, 2])
+def test_recorded_q_is_the_law_of_the_true_prefix_cut_as_the_request_asks(top_k):
+    """After rejections and after moves between rows: q is never raw, stale or a neighbour's."""
+    checked = []
+    law = remembered(random_law(V, seed=33, order=6))
+
+    def look(tokens, draft):
+        for i, token in enumerate(draft.tokens):
+            cut = top(law, top_k or V)((*tokens, *draft.tokens[:i]))
+            assert draft.q[i].tolist() == pytest.approx(cut, abs=1e-12)
+            assert draft.q[i, token] > 0
+            checked.append(token)
+
+    settings = EngineSettings(depth=3, max_batch=3)
+    system = Speculator(ToyModel(TARGET, V), Watching(law, look), settings=settings)
+    prompts = [[i % V, i // V, 1, 2] for i in range(9)]
+    params = [SamplingParams(max_tokens=3 + 4 * (i % 4), temperature=1.0) for i in range(9)]
+    outputs = system.generate(prompts, [replace(one, top_k=top_k) for one in params])
+    assert len(checked) == sum(output.stats.drafted for output in outputs) > 50
+    assert sum(output.stats.accepted for output in outputs) < len(checked)

