@@ -60,7 +60,9 @@ def test_every_command_parses() -> None:
 @pytest.mark.parametrize("block", _blocks("python"), ids=lambda block: block.split("\n")[0][:40])
 def test_python_snippets_print_what_is_shown(block: str) -> None:
     """A snippet runs, and prints the block of text that follows it word for word."""
-    shown = re.search(re.escape(block) + r"```\n\n(?:[^\n`]*\n\n)?```text\n(.*?)```", README, re.DOTALL)
+    shown = re.search(
+        re.escape(block) + r"```\n\n(?:[^\n`]*\n\n)?```text\n(.*?)```", README, re.DOTALL
+    )
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
