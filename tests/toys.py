@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import torch
 
@@ -205,25 +207,13 @@ class Varied:
         self._depths = depths
 
     def begin(self, target_cache):
-        return _VariedDrafting(self._drafter.begin(target_cache), self._depths)
+        drafting = self._drafter.begin(target_cache)
+        propose, turns = drafting.propose, itertools.cycle(self._depths)
 
+        def varied(contexts, plans):
+            return propose(contexts, [Plan(min(plan.depth, next(turns))) for plan in plans])
 
-class _VariedDrafting:
-    def __init__(self, drafting, depths):
-        self._drafting = drafting
-        self._depths = depths
-        self._calls = 0
-
-    def propose(self, contexts, plans):
-        changed = []
-        for plan in plans:
-            wanted = self._depths[self._calls % len(self._depths)]
-            self._calls += 1
-            changed.append(Plan(min(plan.depth, wanted)))
-        return self._drafting.propose(contexts, changed)
-
-    def move(self, source, target):
-        self._drafting.move(source, target)
+        return SimpleNamespace(propose=varied, move=drafting.move)
 
 
 class Scripted:
