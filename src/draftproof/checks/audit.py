@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -9,13 +10,22 @@ from functools import partial
 from typing import Any, Literal
 
 from draftproof.api import Speculator
-from draftproof.checks.control import FullRedraw
+from draftproof.checks.control import (
+    CONTROL_DEPTH,
+    CONTROL_SHARPNESS,
+    WRONG_RULES,
+    ControlDrafter,
+)
 from draftproof.checks.difference import Difference, first_difference
 from draftproof.checks.exact import max_deviation
 from draftproof.checks.prompts import AUDIT_PROMPTS
 from draftproof.checks.statistics import Fit
 from draftproof.checks.uniformity import token_fit
+from draftproof.drafters.base import Drafter
+from draftproof.engine.prompt import Prompt
+from draftproof.errors import InvalidSetting
 from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.warp import Warp
 from draftproof.verification.base import Verifier
 from draftproof.verification.registry import choose
 
@@ -24,6 +34,7 @@ EXACTNESS = 1e-12
 _SEED = 20240229
 
 Mode = Literal["greedy", "seeded"]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +45,27 @@ class Comparison:
     mode: Mode
     num_tokens: int
     acceptance_rate: float | None
-    difference: Difference | None
+    differences: tuple[Difference, ...]
+    """Near-ties, behind which the comparison went on, and at most one real difference at last."""
 
     @property
     def passed(self) -> bool:
-        return self.difference is None or self.difference.is_near_tie
+        return all(difference.is_near_tie for difference in self.differences)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A rule that is wrong on purpose, put to the tests that the real rules have to pass."""
+
+    rule: str
+    deviation: float
+    """Its error over random toy pairs, by exact enumeration."""
+    distribution: Fit
+    """Its tokens against the target's law, drafted by `ControlDrafter`."""
+
+    @property
+    def caught(self) -> bool:
+        return self.deviation > EXACTNESS and not self.distribution.passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +75,14 @@ class Audit:
     target: str
     drafter: str
     depth: int
-    rule: str
-    """The rule that judged the distribution test's drafts."""
+    rules: dict[str, str]
+    """Rule by kind of request: greedy, seeded, sampled."""
     comparisons: tuple[Comparison, ...]
     rule_deviation: float
-    """Largest error of the rule over random toy pairs, by exact enumeration."""
+    """Largest error of these rules over random toy pairs, by exact enumeration."""
     distribution: Fit
-    """Emitted tokens against the target's own law at temperature 1."""
-    control: Fit
-    """The same test on a deliberately wrong rule, which it has to reject."""
+    """Tokens of the pair against the target's own law at temperature 1."""
+    controls: tuple[Control, ...]
     seconds: float
 
     @property
@@ -65,9 +91,9 @@ class Audit:
         return {
             "greedy equals plain": all(c.passed for c in self.comparisons if c.mode == "greedy"),
             "seeded equals plain": all(c.passed for c in self.comparisons if c.mode == "seeded"),
-            "rule is exact": self.rule_deviation <= EXACTNESS,
+            "rules are exact": self.rule_deviation <= EXACTNESS,
             "distribution is the target's": self.distribution.passed,
-            "wrong rule is caught": not self.control.passed,
+            "wrong rules are caught": all(control.caught for control in self.controls),
         }
 
     @property
@@ -75,15 +101,20 @@ class Audit:
         return all(self.checks.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Ready for JSON; numbers that are not finite become None."""
         comparisons = []
-        for comparison in self.comparisons:
-            row = asdict(comparison) | {"passed": comparison.passed}
-            if comparison.difference is not None:
-                row["difference"]["near_tie"] = comparison.difference.is_near_tie
-            comparisons.append(row)
+        for one in self.comparisons:
+            differences = [d.as_dict() for d in one.differences]
+            comparisons.append(asdict(one) | {"differences": differences, "passed": one.passed})
+        controls = [
+            asdict(control)
+            | {"distribution": _fit_as_dict(control.distribution), "caught": control.caught}
+            for control in self.controls
+        ]
         return asdict(self) | {
             "comparisons": comparisons,
+            "distribution": _fit_as_dict(self.distribution),
+            "controls": controls,
             "checks": self.checks,
             "passed": self.passed,
         }
@@ -92,76 +123,160 @@ class Audit:
 def audit(
     speculator: Speculator,
     *,
-    prompts: Mapping[str, str] = AUDIT_PROMPTS,
+    prompts: Mapping[str, Prompt] = AUDIT_PROMPTS,
     max_tokens: int = 32,
     samples: int = 48,
-    progress: Callable[[str, int, int], None] = lambda _stage, _done, _total: None,
+    progress: Progress = lambda _stage, _done, _total: None,
 ) -> Audit:
     """Compare with plain decoding prompt by prompt, then test the law of sampled tokens.
 
     `samples` texts of `max_tokens` tokens go into each distribution test. `progress` is called
-    with a stage, and how much of it is done.
+    with a stage, how much of it is done, and how much there is.
     """
     start = time.perf_counter()
-    comparisons = []
-    for mode in ("greedy", "seeded"):
-        for done, (name, prompt) in enumerate(prompts.items()):
-            progress(f"{mode} equality", done, len(prompts))
-            comparisons.append(_compare(speculator, name, prompt, mode, max_tokens))
-    # End tokens are not obeyed, so that the number of tokens does not depend on what was drawn.
-    sampled = SamplingParams(temperature=1.0, max_tokens=max_tokens, seed=_SEED, ignore_eos=True)
-    drafter = speculator.drafter
-    rule = choose(
-        drafter.proposals, drafter.name, replace(sampled, seed=None), speculator.verifier
-    ).verifier.name
-    ids = [speculator.encode(prompt) for prompt in prompts.values()]
-    fits = []
-    for stage, verifier in (("distribution", rule), ("negative control", FullRedraw())):
-        progress(stage, 0, samples)
-        judged = _with_rule(speculator, verifier)
-        fits.append(token_fit(judged, ids, sampled, samples, ERROR_RATE, partial(progress, stage)))
+    _check(prompts, max_tokens, samples)
+    ids = {name: _within(speculator, prompt, max_tokens) for name, prompt in prompts.items()}
+    comparisons = _compare_all(speculator, ids, max_tokens, progress)
+    test = _LawTest(tuple(ids.values()), max_tokens, samples, progress)
+    rules = _rules(speculator)
+    distribution = test.fit("distribution", _with_rule(speculator, rules["sampled"]))
     return Audit(
         target=speculator.target.name,
-        drafter=drafter.name,
+        drafter=speculator.drafter.name,
         depth=speculator.settings.depth,
-        rule=rule,
-        comparisons=tuple(comparisons),
-        rule_deviation=max_deviation(rule),
-        distribution=fits[0],
-        control=fits[1],
+        rules={kind: rule.name for kind, rule in rules.items()},
+        comparisons=comparisons,
+        rule_deviation=max(float(max_deviation(rule)) for rule in rules.values()),
+        distribution=distribution,
+        controls=tuple(test.control(speculator, rule) for rule in WRONG_RULES),
         seconds=time.perf_counter() - start,
     )
 
 
-def _compare(
-    speculator: Speculator, name: str, prompt: str, mode: Mode, max_tokens: int
-) -> Comparison:
-    params = SamplingParams(max_tokens=max_tokens)
-    judged = speculator
-    if mode == "seeded":
-        params = replace(params, temperature=1.0, seed=_SEED)
-        judged = _with_rule(speculator, "coupled")
-    plain = judged.plain(prompt, params)
-    drafted = judged.generate(prompt, params)
-    difference = first_difference(
-        speculator.target,
-        plain.prompt_token_ids,
-        plain.token_ids,
-        drafted.token_ids,
-        params,
-        speculator.num_tokens,
-    )
-    rate = drafted.stats.acceptance_rate
-    return Comparison(name, mode, len(plain.token_ids), rate, difference)
+@dataclass(frozen=True, slots=True)
+class _LawTest:
+    """The same test for the pair and for rules that are wrong on purpose."""
+
+    prompts: tuple[list[int], ...]
+    max_tokens: int
+    samples: int
+    progress: Progress
+
+    @property
+    def params(self) -> SamplingParams:
+        # End tokens are not obeyed, so that the number of tokens does not depend on what is drawn.
+        return SamplingParams(
+            temperature=1.0, max_tokens=self.max_tokens, seed=_SEED, ignore_eos=True
+        )
+
+    def fit(self, stage: str, judged: Speculator) -> Fit:
+        report = partial(self.progress, stage)
+        return token_fit(judged, self.prompts, self.params, self.samples, ERROR_RATE, report)
+
+    def control(self, speculator: Speculator, rule: Verifier) -> Control:
+        sharper = replace(self.params, temperature=1 / CONTROL_SHARPNESS)
+        warp = Warp(sharper, prompt_length=0, num_tokens=speculator.num_tokens)
+        drafter = ControlDrafter(speculator.target, warp)
+        judged = _with_rule(speculator, rule, drafter, CONTROL_DEPTH)
+        fit = self.fit(f"control: {rule.name}", judged)
+        return Control(rule.name, float(max_deviation(rule)), fit)
 
 
-def _with_rule(speculator: Speculator, rule: str | Verifier) -> Speculator:
-    """The same pair, judged by `rule`."""
+def _check(prompts: Mapping[str, Prompt], max_tokens: int, samples: int) -> None:
+    if not prompts:
+        raise InvalidSetting("the audit was given no prompts; give at least one")
+    for name, value, least in (("max_tokens", max_tokens, 2), ("samples", samples, 1)):
+        if value < least:
+            raise InvalidSetting(f"{name} of the audit is {value}; give at least {least}")
+
+
+def _within(speculator: Speculator, prompt: Prompt, max_tokens: int) -> list[int]:
+    """The prompt's ids; of one that is too long for the target, the end that fits."""
+    ids = speculator.encode(prompt)
+    limit = speculator.target.max_positions
+    if limit is None:
+        return ids
+    if limit <= max_tokens:
+        raise InvalidSetting(
+            f"max_tokens of the audit is {max_tokens} and {speculator.target.name} reads at most "
+            f"{limit} tokens; give at most {limit - 1}"
+        )
+    return ids[-(limit - max_tokens) :]
+
+
+def _rules(speculator: Speculator) -> dict[str, Verifier]:
+    """The rule that the pair uses for each kind of request; seeded ones equal plain decoding."""
+    wanted = {
+        "greedy": (SamplingParams(), None),
+        "seeded": (SamplingParams(temperature=1.0, seed=_SEED), None),
+        "sampled": (SamplingParams(temperature=1.0), speculator.verifier),
+    }
+    drafter = speculator.drafter
+    return {
+        kind: choose(drafter.proposals, drafter.name, params, verifier).verifier
+        for kind, (params, verifier) in wanted.items()
+    }
+
+
+def _compare_all(
+    speculator: Speculator, prompts: Mapping[str, list[int]], max_tokens: int, progress: Progress
+) -> tuple[Comparison, ...]:
+    comparisons = []
+    greedy = SamplingParams(max_tokens=max_tokens)
+    seeded = replace(greedy, temperature=1.0, seed=_SEED)
+    modes: tuple[tuple[Mode, SamplingParams], ...] = (("greedy", greedy), ("seeded", seeded))
+    for mode, params in modes:
+        judged = _with_rule(speculator, None)
+        for done, (name, ids) in enumerate(prompts.items(), start=1):
+            drafted = judged.generate(ids, params)
+            rate = drafted.stats.acceptance_rate
+            differences = _differences(judged, ids, drafted.token_ids, params)
+            count = len(drafted.token_ids)
+            comparisons.append(Comparison(name, mode, count, rate, differences))
+            progress(f"{mode} equality", done, len(prompts))
+    return tuple(comparisons)
+
+
+def _differences(
+    speculator: Speculator, prompt: list[int], found: tuple[int, ...], params: SamplingParams
+) -> tuple[Difference, ...]:
+    """Where `found` leaves plain decoding; behind a near-tie, plain decoding starts over."""
+    differences: list[Difference] = []
+    kept = 0
+    while kept < len(found) or not differences:
+        ids = [*prompt, *found[:kept]]
+        left = replace(params, max_tokens=params.max_tokens - kept)
+        plain = speculator.plain(ids, left).token_ids
+        difference = first_difference(
+            speculator.target, ids, plain, found[kept:], left, speculator.num_tokens
+        )
+        if difference is None:
+            break
+        differences.append(replace(difference, position=kept + difference.position))
+        if not difference.is_near_tie:
+            break
+        kept = differences[-1].position + 1
+    return tuple(differences)
+
+
+def _with_rule(
+    speculator: Speculator,
+    rule: Verifier | None,
+    drafter: Drafter | None = None,
+    depth: int | None = None,
+) -> Speculator:
+    """The same target, judged by `rule`, with the drafter and depth given or its own."""
+    settings = speculator.settings
     return Speculator(
         speculator.target,
-        speculator.drafter,
+        drafter or speculator.drafter,
         tokenizer=speculator.tokenizer,
         end_ids=speculator.end_ids,
         verifier=rule,
-        settings=speculator.settings,
+        settings=settings if depth is None else replace(settings, depth=depth),
     )
+
+
+def _fit_as_dict(fit: Fit) -> dict[str, Any]:
+    finite = fit.statistic if math.isfinite(fit.statistic) else None
+    return asdict(fit) | {"statistic": finite, "passed": fit.passed}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -38,6 +40,17 @@ class Difference:
         """Rounding can decide it."""
         return self.gap <= self.tolerance
 
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON; a gap that is not finite becomes None."""
+        return {
+            "position": self.position,
+            "plain_token": self.expected,
+            "token": self.found,
+            "gap": self.gap if math.isfinite(self.gap) else None,
+            "tolerance": self.tolerance,
+            "near_tie": self.is_near_tie,
+        }
+
 
 def first_difference(
     target: TargetModel,
@@ -49,8 +62,9 @@ def first_difference(
 ) -> Difference | None:
     """None when the ids are equal; else the first difference with its gap.
 
-    The gap is recomputed by feeding the target the common ids: between the two tokens' logits at
-    temperature 0, and between their places in the seeded race log(p) - log(E) otherwise.
+    The gap is recomputed by feeding the target the common ids: between the two tokens' logits,
+    biases and penalties included, at temperature 0, and between their places in the seeded race
+    log(p) - log(E) otherwise.
     """
     if list(expected) == list(found):
         return None
@@ -85,10 +99,14 @@ def _race_scores(
     prompt_length: int,
     num_tokens: int,
 ) -> torch.Tensor:
-    """What argmax was taken of, f64[V]."""
+    """What argmax was taken of, in logits up to a constant: f64[V]."""
+    # At temperature 1 the law is the softmax of the very logits that greedy decoding compares.
+    greedy = replace(params, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0)
+    warp = Warp(
+        greedy if params.is_greedy else params, prompt_length=prompt_length, num_tokens=num_tokens
+    )
+    p = warp.target_law(logits[None], ids, (), ())[0]
     if params.is_greedy:
-        return logits.double()
-    warp = Warp(params, prompt_length=prompt_length, num_tokens=num_tokens)
-    p = warp.draft_law(logits, ids)
+        return p.double().log()
     noise = KeyedNoise(params.seed).exponentials(len(ids), p)
     return (p.double().log() - noise.log()) * params.temperature

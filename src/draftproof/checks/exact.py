@@ -21,7 +21,7 @@ from draftproof.core import Draft, Proposal, Purpose
 from draftproof.models.toy import Law, random_law
 from draftproof.sampling.noise import Noise
 from draftproof.verification.base import Verifier
-from draftproof.verification.registry import VERIFIERS
+from draftproof.verification.registry import find
 
 T = TypeVar("T")
 Tokens = tuple[int, ...]
@@ -205,13 +205,13 @@ def total_variation(a: Mapping[T, float], b: Mapping[T, float]) -> float:
     return 0.5 * sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in {*a, *b})
 
 
-def max_deviation(verifier: str, num_pairs: int = 4, depth: int = 2) -> float:
+def max_deviation(verifier: str | Verifier, num_pairs: int = 4, depth: int = 2) -> float:
     """Largest total variation between what a rule emits and the target, over random toy pairs.
 
     Every way of drafting chains that the rule accepts is tried; only rounding, about 1e-16, is
     left of a lossless rule.
     """
-    rule = VERIFIERS[verifier]
+    rule = find(verifier)
     chains = {Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED} & rule.accepts
     worst = 0.0
     for number in range(num_pairs):

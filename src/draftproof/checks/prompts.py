@@ -18,7 +18,9 @@ AUDIT_PROMPTS: dict[str, str] = {
         "def fibonacci(n):\n    if n < 2:\n        return n\n"
         "    return fibonacci(n - 1) + fibonacci(n - 2)\n\n\ndef factorial(n):\n"
     ),
-    "json": '{"name": "Ada", "born": 1815, "fields": ["mathematics", "computing"]}\n{"name": "Alan",',
+    "json": (
+        '{"name": "Ada", "born": 1815, "fields": ["mathematics", "computing"]}\n{"name": "Alan",'
+    ),
     "accents": "Où se trouve la gare, s'il vous plaît ? Elle se trouve près de l'hôtel,",
     "cjk": "東京は日本の首都です。大阪は",
     "emoji": "Weather today: ☀️🌤️🌧️ and tomorrow: 🌈",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -44,14 +44,31 @@ def root(
 def run() -> None:
     """Run the command line; exit 0, 1 for a failed check, 2 for bad input."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except DraftproofError as error:
-        typer.echo(f"draftproof: {error}", err=True)
-        sys.exit(2)
+        _fail(str(error), 2)
     except KeyboardInterrupt:
-        typer.echo("draftproof: interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader went away; silence Python's own complaint at exit.
-        sys.stdout = None
-        sys.exit(141)
+        _fail("interrupted", 130)
+    except typer.Abort:
+        _fail("nothing was done", 1)
+    except Exception as error:
+        # Typer has a click of its own in some versions, so its errors are known by their parts.
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(_usage_error(error), 2)
+    if code == 130:
+        _fail("interrupted", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_error(error: Any) -> str:
+    """One line for what the parser of arguments refused."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "draftproof"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see {command} --help"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    typer.echo(f"draftproof: {message}", err=True)
+    sys.exit(code)
