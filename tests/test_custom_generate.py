@@ -151,7 +151,9 @@ def test_sampled_pairs_have_the_law_of_the_processed_logits() -> None:
         for path, mass in law.items():
             fed = torch.cat([prompt, torch.tensor([list(path)], dtype=torch.long)], dim=1)
             top = torch.topk(model(fed).logits[0, -1], 2)
-            for token, p in zip(top.indices.tolist(), torch.softmax(top.values, 0).tolist()):
+            for token, p in zip(
+                top.indices.tolist(), torch.softmax(top.values, 0).tolist(), strict=True
+            ):
                 following[(*path, token)] = mass * p
         law = following
     torch.manual_seed(0)

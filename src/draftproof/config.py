@@ -10,6 +10,8 @@ DEFAULT_TARGET = "smollm2-135m"
 DEFAULT_DRAFTER = "self-int8"
 DEFAULT_DEPTH = 4
 MAX_DEPTH = 64
+MAX_NODES = 64
+"""Most tokens of one draft; a tree may have more of them than it is deep."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,13 @@ class Draft:
                 return i
         return None
 
+    @property
+    def depth(self) -> int:
+        """Tokens down the longest path."""
+        if self.is_chain:
+            return len(self.tokens)
+        return max(len(self.path(node)) for node in range(len(self.tokens)))
+
     def path(self, node: int) -> list[int]:
         """Node indices from the anchor's child down to `node`; [] for the anchor."""
         nodes = []
@@ -171,6 +178,9 @@ class Step:
     origins: tuple[Origin, ...]
     """Where each committed token came from."""
     drafted: int
+    """Nodes of the draft."""
+    depth: int
+    """How many tokens down the draft went."""
     accepted: int
     """Drafted tokens that the rule accepted and the stop rules kept."""
     finish_reason: FinishReason | None

@@ -158,3 +158,8 @@ def test_stop_strings_are_found_where_the_whole_text_has_them(pieces, stops, siz
     assert text.startswith(shown)
     held = text[len(shown) :]
     assert held == "" or any(stop.startswith(held) for stop in stops)
+
+
+def test_stop_string_complete_before_min_tokens_stays_unread():
+    stop = rules(["ab", "x", "y"], stop=["ab", "abc"], min_tokens=2)
+    assert run(stop, [[0, 1, 2]]) == ([0, 1, 2], ["", "abx", "y"], None)

@@ -162,3 +162,13 @@ def test_without_numba_torch_does_the_work(monkeypatch):
         assert torch.equal(layer(x), nn.functional.linear(x, layer.weight))
     finally:
         modules._compiled_product.cache_clear()
+
+
+def test_starting_the_kernels_leaves_the_number_of_torch_threads() -> None:
+    code = (
+        "import torch; torch.set_num_threads(1);"
+        "from draftproof.kernels import FewRowLinear, is_available; is_available();"
+        "FewRowLinear(torch.ones(600, 600))(torch.ones(1, 600));"
+        "raise SystemExit(torch.get_num_threads() != 1)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

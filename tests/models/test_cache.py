@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftproof.api import Speculator
-from draftproof.config import EngineSettings
+from draftproof.config import MAX_NODES, EngineSettings
 from draftproof.core import Draft, Plan, Proposal
 from draftproof.decode.round import run_round
 from draftproof.engine.request import Drafts, Language, make_sequences
@@ -133,14 +133,14 @@ def test_the_whole_size_is_checked_before_anything_is_read_or_allocated(monkeypa
     assert target.cache_bytes_per_token == 2 * heads * width * layers * 8
     monkeypatch.setattr(torch, "zeros", lambda *_a, **_k: pytest.fail("allocated"))
     huge = SamplingParams(max_tokens=80)
-    limit = 4 * (1 + 80 + 2 + 2) * target.cache_bytes_per_token
-    with pytest.raises(LimitExceeded, match=r"4 rows of 85 tokens.*lower max_tokens"):
+    limit = 4 * (1 + 80 + MAX_NODES + 2) * target.cache_bytes_per_token
+    with pytest.raises(LimitExceeded, match=r"4 rows of 147 tokens.*lower max_tokens"):
         speculator(target, "ngram", 2, max_cache_bytes=limit - 1).generate([[5]] * 4, huge)
 
 
 def test_a_cache_that_just_fits_is_not_refused() -> None:
     target = shared_target("llama")
-    limit = (1 + 5 + 2 + 2) * target.cache_bytes_per_token
+    limit = (1 + 5 + MAX_NODES + 2) * target.cache_bytes_per_token
     made = speculator(target, "ngram", depth=2, max_cache_bytes=limit)
     assert len(made.generate([5], SamplingParams(max_tokens=5)).token_ids) == 5
     # A second model's cache has the same limit of its own.

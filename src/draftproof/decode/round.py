@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
-from draftproof.core import Plan, Step
+from draftproof.config import MAX_NODES
+from draftproof.core import Draft, Plan, Step
 from draftproof.decode.sequence import Sequence, kept_columns
 from draftproof.drafters.base import Drafting
+from draftproof.errors import LimitExceeded
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
@@ -29,6 +31,7 @@ def run_round(
 
     # 1. Draft: each sequence's drafter proposes what its plan allows.
     drafts = drafting.propose([sequence.context for sequence in sequences], plans)
+    _check_size(drafts)
     watch.lap("draft")
 
     # 2. Verify: one target pass scores every anchor and every drafted token.
@@ -49,3 +52,13 @@ def run_round(
     for sequence, step in zip(sequences, steps, strict=True):
         sequence.stats.add_step(step, watch.seconds)
     return steps
+
+
+def _check_size(drafts: Many[Draft]) -> None:
+    """Refuse a draft that the scratch behind a row was not made for."""
+    largest = max(len(draft.tokens) for draft in drafts)
+    if largest > MAX_NODES:
+        raise LimitExceeded(
+            f"the drafter proposed {largest} tokens at once and at most {MAX_NODES} can be "
+            "verified; let it keep to its plan"
+        )

@@ -75,6 +75,7 @@ class Sequence:
             tokens=tuple(tokens),
             origins=_origins(draft, verdict)[: cut.kept],
             drafted=len(draft.tokens),
+            depth=draft.depth,
             accepted=min(len(verdict.accepted), cut.kept),
             finish_reason=cut.finish_reason,
             logprobs=self._logprobs(logits, columns, tokens),

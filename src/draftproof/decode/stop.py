@@ -60,10 +60,12 @@ class StopRules:
         if ids[-1] in self._end_ids and not early:
             self._held += self._stream.flush()
             return "stop"
+        before = len(self._held)
         self._held += self._stream.push(ids[-1])
         if len(ids) >= self._max_length:
             self._held += self._stream.flush()
-        if (at := self._stop_string()) is not None and generated >= self._params.min_tokens:
+        at = self._stop_string(before)
+        if at is not None and generated >= self._params.min_tokens:
             self._held = self._held[:at]
             return "stop"
         if self._params.stop_rule is not None and self._params.stop_rule(ids):
@@ -71,9 +73,12 @@ class StopRules:
             return "stop"
         return "length" if len(ids) >= self._max_length else None
 
-    def _stop_string(self) -> int | None:
-        """Where the first stop string begins in the held text."""
-        places = [self._held.find(text) for text in self._params.stop_strings]
+    def _stop_string(self, before: int) -> int | None:
+        """Where the first stop string begins that the text behind `before` completes."""
+        places = [
+            self._held.find(text, max(0, before - len(text) + 1))
+            for text in self._params.stop_strings
+        ]
         return min((place for place in places if place >= 0), default=None)
 
     def _shown(self, reason: FinishReason | None) -> str:

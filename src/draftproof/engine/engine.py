@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from draftproof.config import EngineSettings
+from draftproof.config import MAX_NODES, EngineSettings
 from draftproof.control.fixed import FixedDepth
 from draftproof.core import Step
 from draftproof.decode.round import run_round
@@ -34,7 +34,7 @@ class Engine:
         longest = max(sequence.max_length for sequence in unfinished)
         rows = min(len(unfinished), self.settings.max_batch)
         # Behind the longest sequence there is scratch for one draft and the pass that catches up.
-        capacity = longest + self.settings.depth + 2
+        capacity = longest + MAX_NODES + 2
         cache = KVCache(
             rows, capacity, self.settings.max_cache_bytes, self.target.cache_bytes_per_token
         )

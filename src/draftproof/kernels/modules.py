@@ -40,10 +40,16 @@ def _compiled_product() -> _Product | None:
 
     numba refuses NumPy releases newer than itself with an ImportError too, so it is tried.
     """
+    threads = torch.get_num_threads()
     try:
+        import numba
+
         from draftproof.kernels.matmul import multiply
     except ImportError:
         return None
+    # This starts numba's threads, which sets the number of torch's, in the same OpenMP pool, too.
+    numba.get_num_threads()
+    torch.set_num_threads(threads)
     nothing = np.empty(0, np.float32)
 
     def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:

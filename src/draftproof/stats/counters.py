@@ -73,7 +73,7 @@ class Stats:
         self.drafted += step.drafted
         self.accepted += step.accepted
         self.undrafted_calls += step.drafted == 0
-        self.drafted_per_position.update(range(step.drafted))
+        self.drafted_per_position.update(range(step.depth))
         self.accepted_per_position.update(range(step.accepted))
         self.draft_s += seconds.get("draft", 0.0)
         self.verify_s += seconds.get("verify", 0.0)
