@@ -37,7 +37,7 @@ def test_every_command_parses() -> None:
     """Each documented command line is understood, its options known."""
     from typer.testing import CliRunner
 
-    from draftproof.cli.main import app
+    from draftproof.cli.app import app
 
     commands = {
         line.split("  #")[0].strip()

@@ -15,6 +15,6 @@ def main() -> None:
             "the draftproof command needs typer and rich, which are not installed; "
             "run: pip install 'draftproof[cli]'"
         )
-    from draftproof.cli.main import run
+    from draftproof.cli.app import run
 
     run()

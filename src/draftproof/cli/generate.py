@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,19 +23,21 @@ Examples:
 
   draftproof generate "Why is the sky blue?"
 
-  draftproof generate --compare --drafter ngram --prompt-file notes.txt
+  draftproof generate --compare --prompt-file notes.txt --drafter ngram
 
-  cat prompt.txt | draftproof generate - --temperature 0.7 --seed 1 --json
+  cat notes.txt | draftproof generate - --temperature 0.7 --seed 1 --json
 
-  draftproof generate "Write quicksort" --target ./qwen-1.5b --drafter model:./qwen-0.5b
+  draftproof generate "Hi" --target ./qwen-1.5b --drafter model:./qwen-0.5b
 """
 
 
 def generate(
     prompt: Annotated[
-        str | None, typer.Argument(help="The prompt, or - to read standard input.")
+        str | None, typer.Argument(help="The prompt; - reads it from standard input.")
     ] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="Read the prompt from this file.")
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the text; no chat template.")
@@ -45,22 +48,38 @@ def generate(
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     min_tokens: Annotated[int, typer.Option(help="No end before this many tokens.")] = 0,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the likeliest token; 1 samples.")
+    ] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
-    top_p: Annotated[float, typer.Option(help="Keep this much probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="Keep tokens this likely beside the best.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option(help="1 is none.")] = 1.0,
-    presence_penalty: Annotated[float, typer.Option(help="0 is none.")] = 0.0,
-    frequency_penalty: Annotated[float, typer.Option(help="0 is none.")] = 0.0,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the likeliest tokens that hold this probability.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens at least this likely relative to the best.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Weakens tokens seen before; 1 is none.")
+    ] = 1.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Subtracted once from tokens in the output; 0 is none.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Subtracted once per occurrence in the output; 0 is none.")
+    ] = 0.0,
     logit_bias: Annotated[
         list[str] | None, typer.Option(help="ID=VALUE added to a logit; repeatable.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End at this text; repeatable.")] = None,
-    stop_token_id: Annotated[
-        list[int] | None, typer.Option(help="End at this id; repeatable.")
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; repeatable.")
     ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    stop_token_id: Annotated[
+        list[int] | None, typer.Option(help="End with this token id; repeatable.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
+    ] = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Also decode plainly, and compare text and time.")
     ] = False,
@@ -69,7 +88,12 @@ def generate(
     json_: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Generate text; drafted tokens that were accepted show green, corrections yellow."""
+    """Generate text from a prompt.
+
+    The text goes to standard output, what it cost to standard error.
+    On a terminal, drafted tokens that were accepted are green, corrections
+    yellow and bonus tokens cyan.
+    """
     from draftproof.sampling.params import SamplingParams
 
     text = options.read_prompt(prompt, prompt_file)
@@ -89,97 +113,104 @@ def generate(
         stop_token_ids=stop_token_id or (),
         ignore_eos=ignore_eos,
     )
-    speculator = options.load_speculator(
-        target, drafter, depth, verifier, dtype, device, quiet or json_
-    )
+    silent = quiet or json_
+    speculator = options.load_speculator(target, drafter, depth, verifier, dtype, device, silent)
     message = options.chat_or_text(speculator, text, system, raw)
-    if compare:
-        params = _prepared_for_comparison(speculator, message, params)
-    plain = _decode(speculator, message, params, "plain", json_, compare) if compare else None
-    output = _decode(speculator, message, params, "speculative", json_, compare)
-    report = _report(speculator, output, plain, params)
+    run = _Run(speculator, message, params, json_, silent)
+    report = run.compared() if compare else run.alone()
     if json_:
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(json.dumps(report, ensure_ascii=False, allow_nan=False))
     elif not quiet:
         from draftproof.cli.show import show_table
 
-        show_table(report, speculator)
+        show_table(report, speculator.target.name, speculator.drafter.name)
 
 
-def _prepared_for_comparison(
-    speculator: Speculator, message: Any, params: SamplingParams
-) -> SamplingParams:
-    """Warm both paths, and fix a seed so that sampled texts can be compared."""
-    warmup = replace(params, max_tokens=min(params.max_tokens, 8), min_tokens=0)
-    speculator.plain(message, warmup)
-    speculator.generate(message, warmup)
-    if params.is_greedy or params.seed is not None:
-        return params
-    return replace(params, seed=secrets.randbits(32))
+@dataclass(frozen=True)
+class _Run:
+    """One request, decoded with drafts and, for a comparison, without."""
 
+    speculator: Speculator
+    message: Any
+    params: SamplingParams
+    as_json: bool
+    """No text on standard output."""
+    silent: bool
+    """Nothing on standard error."""
 
-def _decode(
-    speculator: Speculator,
-    message: Any,
-    params: SamplingParams,
-    how: str,
-    silent: bool,
-    titled: bool,
-) -> Output:
-    """Stream to stdout unless silent."""
-    stream = speculator.stream(message, params, plain=how == "plain")
-    if silent:
-        for _ in stream:
-            pass
+    def alone(self) -> dict[str, Any]:
+        return self._report(self._decode(), None)
+
+    def compared(self) -> dict[str, Any]:
+        run = self._with_seed()
+        run._warm_up()
+        plain = run._decode(plain=True)
+        return run._report(run._decode(title="speculative decoding"), plain)
+
+    def _with_seed(self) -> _Run:
+        """Sampled texts can be compared where both draw with the same seed."""
+        if self.params.is_greedy or self.params.seed is not None:
+            return self
+        return replace(self, params=replace(self.params, seed=secrets.randbits(32)))
+
+    def _warm_up(self) -> None:
+        short = replace(self.params, max_tokens=min(self.params.max_tokens, 8), min_tokens=0)
+        with options.status("Warming up", self.silent):
+            self.speculator.plain(self.message, short)
+            self.speculator.generate(self.message, short)
+
+    def _decode(self, plain: bool = False, title: str | None = None) -> Output:
+        """Stream one text; the plain one is only shown to somebody who watches."""
+        stream = self.speculator.stream(self.message, self.params, plain=plain)
+        watched = sys.stdout.isatty() and not self.silent
+        if self.as_json or (plain and not watched):
+            with options.status("Decoding plainly" if plain else "Decoding", self.silent):
+                for _ in stream:
+                    pass
+            return stream.output
+        from draftproof.cli.show import show_stream
+
+        show_stream(stream, ("plain decoding" if plain else title) if watched else None)
         return stream.output
-    from draftproof.cli.show import show_stream
 
-    show_stream(stream, title=f"{how} decoding" if titled else None)
-    return stream.output
+    def _report(self, output: Output, plain: Output | None) -> dict[str, Any]:
+        """The JSON object that docs/cli.md describes."""
+        report = _text(output) | dict.fromkeys(("plain", "speedup", "identical", "difference"))
+        report["seed"] = self.params.seed
+        if plain is None:
+            return report
+        mine, theirs = output.stats.tokens_per_second, plain.stats.tokens_per_second
+        report["plain"] = _text(plain)
+        report["speedup"] = mine / theirs if mine and theirs else None
+        if not self._keeps_texts():
+            return report
+        from draftproof.checks.difference import first_difference
+
+        report["identical"] = output.token_ids == plain.token_ids
+        difference = first_difference(
+            self.speculator.target,
+            plain.prompt_token_ids,
+            plain.token_ids,
+            output.token_ids,
+            self.params,
+            self.speculator.num_tokens,
+        )
+        report["difference"] = None if difference is None else difference.as_dict()
+        return report
+
+    def _keeps_texts(self) -> bool:
+        """Whether the rule gives plain decoding's own text, and not only its distribution."""
+        from draftproof.verification.registry import choose
+
+        drafter = self.speculator.drafter
+        pairing = choose(drafter.proposals, drafter.name, self.params, self.speculator.verifier)
+        return pairing.verifier.keyed or drafter.name == "none"
 
 
-def _report(
-    speculator: Speculator, output: Output, plain: Output | None, params: SamplingParams
-) -> dict[str, Any]:
-    """The documented JSON object (docs/cli.md)."""
-    report: dict[str, Any] = {
+def _text(output: Output) -> dict[str, Any]:
+    return {
         "text": output.text,
         "token_ids": list(output.token_ids),
         "finish_reason": output.finish_reason,
         "stats": output.stats.as_dict(),
-        "plain": None,
-        "speedup": None,
-        "identical": None,
-        "difference": None,
-        "seed": params.seed,
     }
-    if plain is None:
-        return report
-    from draftproof.checks.difference import first_difference
-
-    report["plain"] = {
-        "text": plain.text,
-        "token_ids": list(plain.token_ids),
-        "finish_reason": plain.finish_reason,
-        "stats": plain.stats.as_dict(),
-    }
-    mine, theirs = output.stats.tokens_per_second, plain.stats.tokens_per_second
-    report["speedup"] = mine / theirs if mine and theirs else None
-    report["identical"] = output.token_ids == plain.token_ids
-    difference = first_difference(
-        speculator.target,
-        plain.prompt_token_ids,
-        plain.token_ids,
-        output.token_ids,
-        params,
-        speculator.num_tokens,
-    )
-    if difference is not None:
-        report["difference"] = {
-            "position": difference.position,
-            "plain_token": difference.expected,
-            "token": difference.found,
-            "gap": difference.gap,
-            "near_tie": difference.is_near_tie,
-        }
-    return report

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +17,17 @@ if TYPE_CHECKING:
     from draftproof.api import Speculator
 
 Target = Annotated[
-    str, typer.Option(help="Name (see: draftproof models), folder, .gguf file or hub id.")
+    str,
+    typer.Option(
+        help="The model: a name of `draftproof models`, a folder, a .gguf file or a hub id."
+    ),
 ]
 DrafterName = Annotated[
     str,
     typer.Option(
-        "--drafter", help="self-int8, ngram, model:PATH, early-exit:N or none.", metavar="NAME"
+        "--drafter",
+        help="What proposes tokens: self-int8, ngram, model:PATH, early-exit:N or none.",
+        metavar="NAME",
     ),
 ]
 Depth = Annotated[int, typer.Option(help=f"Tokens drafted per round, 0 to {MAX_DEPTH}.")]
@@ -28,14 +35,14 @@ VerifierName = Annotated[
     str | None,
     typer.Option(
         "--verifier",
-        help="tokenwise, blockwise, coupled or point; default: the best for the request.",
+        help="The rule: tokenwise, blockwise, coupled or point; by default the best one.",
         metavar="NAME",
     ),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
 TARGET, DRAFTER, DEPTH = DEFAULT_TARGET, DEFAULT_DRAFTER, DEFAULT_DEPTH
 
@@ -50,8 +57,6 @@ def load_speculator(
     quiet: bool,
 ) -> Speculator:
     """Load a pair with a spinner on stderr."""
-    from rich.console import Console
-
     from draftproof.api import Speculator
     from draftproof.config import EngineSettings
     from draftproof.verification.registry import find
@@ -60,23 +65,38 @@ def load_speculator(
     settings = EngineSettings(depth=depth)
     if verifier is not None:
         find(verifier)
-    console = Console(stderr=True, quiet=quiet or not sys.stderr.isatty())
-    with console.status(f"Loading {target} with drafter {drafter}"):
+    with status(f"Loading {target} with drafter {drafter}", quiet):
         return Speculator.from_pretrained(
             target, drafter, settings=settings, verifier=verifier, dtype=dtype, device=device
         )
 
 
+@contextmanager
+def status(text: str, quiet: bool) -> Iterator[None]:
+    """A spinner on stderr while something runs, where somebody can see it."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(escape(text)):
+        yield
+
+
 def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     """The prompt from its argument, `-` for stdin, or a file; exactly one of them."""
-    if (prompt is None) == (prompt_file is None):
-        raise InvalidPrompt("give a prompt, or - for standard input, or --prompt-file FILE")
-    if prompt_file is not None:
-        try:
-            return prompt_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidPrompt(f"cannot read {prompt_file} as UTF-8 text: {error}") from error
-    return sys.stdin.read() if prompt == "-" else str(prompt)
+    if prompt is not None and prompt_file is not None:
+        raise InvalidPrompt("a prompt and --prompt-file were both given; give one of them")
+    if prompt is not None and prompt != "-":
+        return prompt
+    if prompt is None and prompt_file is None:
+        raise InvalidPrompt("no prompt was given; give one, or - for standard input, or a file")
+    try:
+        return (prompt_file.read_bytes() if prompt_file else sys.stdin.buffer.read()).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        source = prompt_file or "standard input"
+        raise InvalidPrompt(f"{source} cannot be read as UTF-8 text: {error}") from error
 
 
 def chat_or_text(speculator: Speculator, text: str, system: str | None, raw: bool) -> Any:

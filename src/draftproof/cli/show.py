@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from draftproof.api import Speculator, Stream
+    from draftproof.api import Stream
 
 _STYLES = {"accepted": "green", "correction": "yellow", "bonus": "cyan", "plain": ""}
 
 _ROWS = (
     ("tokens", "generated", "{:d}"),
-    ("seconds", "decode_s", "{:.2f}"),
-    ("tokens/s", "tokens_per_second", "{:.1f}"),
+    ("seconds, prompt excluded", "decode_s", "{:.2f}"),
+    ("tokens per second", "tokens_per_second", "{:.1f}"),
     ("target calls", "target_calls", "{:d}"),
     ("drafted", "drafted", "{:d}"),
     ("accepted", "accepted", "{:d}"),
@@ -28,10 +29,10 @@ _ROWS = (
 
 
 def show_stream(stream: Stream, title: str | None) -> None:
-    """Write pieces as they come; colours tell accepted tokens from corrections on a terminal."""
+    """Write pieces as they come; colours tell where tokens are from, on a terminal."""
     console = Console(highlight=False, soft_wrap=True)
     if title is not None:
-        Console(stderr=True).rule(title)
+        Console(stderr=True).rule(title, align="left")
     for piece in stream:
         if console.is_terminal:
             console.print(Text(piece.text, style=_STYLES[piece.origin]), end="")
@@ -39,30 +40,36 @@ def show_stream(stream: Stream, title: str | None) -> None:
             sys.stdout.write(piece.text)
         sys.stdout.flush()
     sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
-def show_table(report: dict[str, Any], speculator: Speculator) -> None:
+def show_table(report: dict[str, Any], target: str, drafter: str) -> None:
     """Counts and rates; beside plain decoding when that was run."""
+    console = Console(stderr=True, highlight=False)
     plain = report["plain"]
-    table = Table(title=f"{speculator.target.name}, drafter {speculator.drafter.name}")
-    table.add_column("")
-    columns = [("speculative", report["stats"])]
+    columns = {"speculative": report["stats"]}
     if plain is not None:
-        columns.insert(0, ("plain", plain["stats"]))
-    for name, _ in columns:
-        table.add_column(name, justify="right")
+        columns = {"plain": plain["stats"], **columns}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(Text(f"{target}, drafter {drafter}"), no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     for label, key, form in _ROWS:
-        table.add_row(label, *(_cell(stats, key, form) for _, stats in columns))
+        table.add_row(label, *(_cell(stats, key, form) for stats in columns.values()))
+    if report["speedup"] is not None:
+        table.add_row("speed-up", "", f"{report['speedup']:.2f}x")
+    console.print(table)
     if plain is not None:
-        blank = [""] * (len(columns) - 1)
-        speedup = report["speedup"]
-        table.add_row("speed-up", *blank, f"{speedup:.2f}x" if speedup else "-")
-        table.add_row("identical", *blank, _identical(report))
-    Console(stderr=True).print(table)
-    if plain is None and sys.stdout.isatty():
-        legend = Text("accepted", _STYLES["accepted"])
-        legend.append("  correction", _STYLES["correction"]).append("  bonus", _STYLES["bonus"])
-        Console(stderr=True).print(legend)
+        console.print(_verdict(report), soft_wrap=True)
+    if sys.stdout.isatty():
+        console.print(_legend())
+
+
+def _legend() -> Text:
+    legend = Text("colours: ")
+    for origin in ("accepted", "correction", "bonus"):
+        legend.append(f"{origin} ", _STYLES[origin])
+    return legend
 
 
 def _cell(stats: dict[str, Any], key: str, form: str) -> str:
@@ -70,9 +77,19 @@ def _cell(stats: dict[str, Any], key: str, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _identical(report: dict[str, Any]) -> str:
+def _verdict(report: dict[str, Any]) -> Text:
+    """What the comparison of both texts says."""
     difference = report["difference"]
+    if report["identical"] is None:
+        return Text("texts not compared: this rule keeps the distribution, not the text of a seed")
     if difference is None:
-        return "yes"
-    kind = "near-tie" if difference["near_tie"] else "DIFFERENT"
-    return f"{kind} at token {difference['position']}, gap {difference['gap']:.2g}"
+        return Text("identical to plain decoding", "green")
+    place = f"at token {difference['position']}"
+    if difference["near_tie"]:
+        return Text(
+            f"near-tie {place}: rounding decides between logits {difference['gap']:.1g} apart, "
+            "and the texts part there",
+            "yellow",
+        )
+    gap = "one text ended" if difference["gap"] is None else f"gap {difference['gap']:.2g}"
+    return Text(f"DIFFERENT from plain decoding {place} ({gap}); run draftproof check", "red")

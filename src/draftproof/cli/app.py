@@ -44,7 +44,7 @@ def root(
 def run() -> None:
     """Run the command line; exit 0, 1 for a failed check, 2 for bad input."""
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="draftproof")
     except DraftproofError as error:
         _fail(str(error), 2)
     except KeyboardInterrupt:

@@ -1,0 +1,71 @@
+"""docs/cli.md describes every option, and every key of every JSON object, and no other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from draftproof.checks import audit as audit_module
+from tests.cli.test_generate import SHORT, wrong_target
+
+pytest.importorskip("scipy")
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
+def documented(command: str) -> dict:
+    block = re.search(rf"<!-- {command} -->\n```jsonc\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    for line in block[1].splitlines():
+        assert "//" in line or not re.search(r'": [^{\[]', line), f"no comment: {line}"
+    return json.loads(re.sub(r"\s+//.*", "", block[1]))
+
+
+def shape(value: object) -> object:
+    """Keys and kinds of values, all the way down; a list is known by its first entry."""
+    if isinstance(value, dict):
+        return {key: shape(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    kinds = {bool: "bool", str: "text", int: "number", float: "number"}
+    return kinds[type(value)]
+
+
+def test_the_object_of_generate(call, folder, monkeypatch):
+    wrong_target(monkeypatch)
+    options = ("--compare", "--json", "--temperature", "1", "--seed", "1")
+    report = json.loads(call("generate", "hello", "--target", folder, *SHORT, *options).out)
+    assert report["plain"]["stats"].keys() == report["stats"].keys()
+    report["plain"]["stats"] = {}
+    assert shape(report) == shape(documented("generate"))
+
+
+def test_the_object_of_check(call, folder, monkeypatch):
+    wrong_target(monkeypatch)
+    audit = audit_module.audit
+
+    def on_one_prompt(speculator, **others):
+        return audit(speculator, prompts={"short": "hello"}, **others)
+
+    monkeypatch.setattr(audit_module, "audit", on_one_prompt)
+    options = ("--target", folder, *SHORT, "--samples", "8", "--json")
+    result = call("check", *options)
+    assert result.code == 1, "a wrong target is found"
+    report = json.loads(result.out)
+    assert shape(report) == shape(documented("check"))
+
+
+def test_the_object_of_estimate(call):
+    options = ("--acceptance-rate", "0.8", "--cost-ratio", "0.05", "--simulate", "--json")
+    assert shape(json.loads(call("estimate", *options).out)) == shape(documented("estimate"))
+
+
+@pytest.mark.parametrize("command", ["generate", "check", "estimate"])
+def test_every_option_is_described(call, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    options = set(re.findall(r"(--[a-z][a-z-]+)", call(command, "--help").out.split("Examples")[0]))
+    described = set(re.findall(r"(--[a-z][a-z-]+)", PAGE))
+    assert options - described == {"--help"} - described
