@@ -10,8 +10,6 @@ of a loop by how much of it fits the registers. The order of one sum, for lane l
 
     lane[l] = x[l]*w[l], then + x[l+LANES]*w[l+LANES], ...     (fused, one step per LANES numbers)
     sum     = halves of the lanes added until one is left, then the last K mod LANES products
-
-It is one file because numba's disk cache notices changes in that file alone.
 """
 
 from __future__ import annotations
@@ -198,7 +196,7 @@ def _tile(
 
 
 @intrinsic
-def _take(_typing: Any, counter: Any) -> Any:
+def take(_typing: Any, counter: Any) -> Any:
     """Add one to counter[0] for all threads and return what it was."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -208,12 +206,12 @@ def _take(_typing: Any, counter: Any) -> Any:
     return types.intp(counter), generate
 
 
-def _compiled(**options: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """numba's njit with the disk cache, or without where no folder can be written."""
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            dispatcher: Callable[..., None] = njit(cache=True, **options)(function)
+            dispatcher: Callable[..., Any] = njit(cache=True, **options)(function)
         except RuntimeError:
             dispatcher = njit(**options)(function)
         return dispatcher
@@ -221,7 +219,7 @@ def _compiled(**options: bool) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-@_compiled()
+@compiled()
 def _four_rows(num: int, y: Floats, x: Floats, w: Weights, t: int, o: int) -> None:
     """Output rows o to o + 3 for the `num` tokens from t on: one body per number of tokens."""
     if num == 1:
@@ -238,7 +236,7 @@ def _four_rows(num: int, y: Floats, x: Floats, w: Weights, t: int, o: int) -> No
         _tile(4, 6, y, x, w, t, o)
 
 
-@_compiled()
+@compiled()
 def multiply_rows(
     x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, start: int, stop: int
 ) -> None:
@@ -264,8 +262,10 @@ def multiply_rows(
                 y[t, o] += bias[o]
 
 
-@_compiled(parallel=True)
-def _multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, workers: int) -> None:
+@compiled(parallel=True)
+def multiply_blocks(
+    x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, workers: int
+) -> None:
     """`multiply` on `workers` threads, each taking the next block of output rows when free."""
     num_rows = w.shape[0]
     per_take = WEIGHTS_PER_TAKE // max(1, w.shape[1]) // ROWS_PER_TILE * ROWS_PER_TILE
@@ -273,11 +273,11 @@ def _multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, wor
     takes = (num_rows + per_take - 1) // per_take
     counter = np.zeros(1, np.intp)
     for _ in prange(workers):
-        taken: int = _take(counter)
+        taken: int = take(counter)
         while taken < takes:
             start = taken * per_take
             multiply_rows(x, w, scale, bias, y, start, min(num_rows, start + per_take))
-            taken = _take(counter)
+            taken = take(counter)
 
 
 def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, threads: int) -> None:
@@ -290,11 +290,11 @@ def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, thre
         multiply_rows(x, w, scale, bias, y, 0, len(w))
         return
     if threads >= limit:
-        _multiply(x, w, scale, bias, y, limit)
+        multiply_blocks(x, w, scale, bias, y, limit)
         return
     # As many threads as torch keeps: GNU OpenMP, which both use, rebuilds its pool on a change.
     numba.set_num_threads(threads)
     try:
-        _multiply(x, w, scale, bias, y, threads)
+        multiply_blocks(x, w, scale, bias, y, threads)
     finally:
         numba.set_num_threads(limit)

@@ -53,6 +53,7 @@ class KVCache:
         self.capacity = capacity
         self.lengths = [0] * rows
         self.max_bytes = max_bytes
+        self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._keys: dict[int, torch.Tensor] = {}
         self._values: dict[int, torch.Tensor] = {}
 
@@ -90,6 +91,17 @@ class KVCache:
                 store[slots.first_row + row, :, start : start + slots.width] = new[row]
             views.append(store[rows, :, : slots.extent])
         return views[0], views[1]
+
+    @torch.inference_mode()
+    def reserve(self, layers: int, heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of all layers, one tensor each: f32[L, R, heads, capacity, head_dim]."""
+        if self._stacked is None:
+            assert not self._keys, "layers were written one by one before"
+            shape = (layers, self.rows, heads, self.capacity, head_dim)
+            self._stacked = torch.zeros(shape), torch.zeros(shape)
+            self._keys = dict(enumerate(self._stacked[0]))
+            self._values = dict(enumerate(self._stacked[1]))
+        return self._stacked
 
     @torch.inference_mode()
     def keep(self, row: int, columns: Sequence[int]) -> None:

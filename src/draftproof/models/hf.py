@@ -15,6 +15,7 @@ from draftproof.errors import InvalidSetting, UnsupportedModel
 from draftproof.kernels import FewRowLinear, Int8Linear, is_available
 from draftproof.models.cache import KVCache, Slots
 from draftproof.models.capability import FULL, attention_kinds, check_decoder, longest_sequence
+from draftproof.models.compiled import MAX_ROWS, CompiledStep
 from draftproof.models.pack import pack
 from draftproof.models.probe import find_fault
 from draftproof.models.twin import (
@@ -38,6 +39,7 @@ class HFModel:
         self._kinds = attention_kinds(self._config)
         self._use_few_row_kernels()
         self._check_rollback()
+        self._compile()
 
     def _setup(self, module: nn.Module) -> None:
         self._module: Any = module
@@ -49,6 +51,7 @@ class HFModel:
         self.device: torch.device = self._source.device
         self._window: int | None = getattr(self._config, "sliding_window", None)
         self._additive = _choose_attention(self._module)
+        self._step: CompiledStep | None = None
         names = inspect.signature(self._source.forward).parameters
         # Transformers 5.24 renamed the argument.
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
@@ -89,6 +92,7 @@ class HFModel:
                 f"{self.name} has no linear layers that can be copied to int8; "
                 "use drafter='ngram' or 'model:PATH'"
             )
+        copied._compile()
         copied._check_it_runs()
         return copied
 
@@ -104,6 +108,7 @@ class HFModel:
         keep_first_layers(copied._module, num_layers, self.num_layers)
         copied._config.num_hidden_layers = copied.num_layers = num_layers
         copied._use_few_row_kernels()
+        copied._compile()
         copied._check_it_runs()
         return copied
 
@@ -117,6 +122,12 @@ class HFModel:
         copied.max_positions = self.max_positions
         return copied
 
+    def _compile(self) -> None:
+        """Run few rows as one compiled call where the model has the shape for it."""
+        if is_available():
+            layers = self._source.config.get_text_config(decoder=True).num_hidden_layers
+            self._step = CompiledStep.of(self._module, self._kinds, self._window, layers)
+
     def _use_few_row_kernels(self) -> None:
         if is_available() and self.device.type == "cpu":
             replace_linears(self._module, FewRowLinear, torch.float32)
@@ -128,6 +139,10 @@ class HFModel:
         """Logits f[B, W, V], or of the last `logits_to_keep` columns when that is not 0."""
         rows, width = batch.tokens.shape
         slots = cache.slots(first_row, rows, width)
+        if self._step is not None:
+            self._step.reserve(cache)
+            if logits_to_keep == 0 and rows * width <= MAX_ROWS:
+                return self._step(batch, cache, slots)
         arguments: dict[str, Any] = {self._cache_argument: _CacheView(cache, slots)}
         if self._can_select_logits:
             arguments["logits_to_keep"] = logits_to_keep

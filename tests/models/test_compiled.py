@@ -1,0 +1,120 @@
+"""The compiled step computes what the stock modules compute, and each row by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftproof.core import Draft, Proposal
+from draftproof.kernels import is_available
+from draftproof.models.cache import KVCache
+from draftproof.models.compiled import CompiledStep
+from draftproof.models.hf import HFModel
+from draftproof.models.pack import pack
+from tests.tiny import WINDOW, prompt, tiny_model
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="needs numba")
+SHAPES = {
+    "llama": {},
+    "llama-biased": {"attention_bias": True, "mlp_bias": True},
+    "llama-grouped": {"num_attention_heads": 6, "num_key_value_heads": 2, "hidden_size": 48},
+    "mistral": {},
+    "qwen2": {},
+    "qwen3": {},
+}
+
+
+def model(name: str) -> HFModel:
+    changes = SHAPES[name]
+    changes = {**changes, "max_position_embeddings": 256}
+    source = tiny_model(name.split("-")[0], dtype=torch.float32, **changes)
+    made = HFModel(source, name)
+    assert isinstance(made._step, CompiledStep)
+    return made
+
+
+def stock(made: HFModel, batch, cache) -> torch.Tensor:
+    """The same pass through the modules."""
+    step, made._step = made._step, None
+    try:
+        return made.forward(batch, cache).logits
+    finally:
+        made._step = step
+
+
+def filled(made: HFModel, lengths: list[int]) -> KVCache:
+    cache = KVCache(rows=len(lengths), capacity=80)
+    for row, length in enumerate(lengths):
+        made.prefill(prompt(length, seed=row), cache, row, chunk=32)
+    return cache
+
+
+TREE = Draft((7, 9, 11, 13, 17), (-1, 0, 0, 1, -1), None, Proposal.POINT)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_are_those_of_the_modules(name: str) -> None:
+    """Ragged rows, a tree and a chain, beyond the window of Mistral; 1e-4 of the largest logit."""
+    made = model(name)
+    lengths = [3, WINDOW + 5, 30]
+    drafts = [TREE, Draft.chain((5, 6), Proposal.POINT), Draft.chain((), Proposal.POINT)]
+    batch = pack([4, 5, 6], drafts, lengths, made.device)
+    found = made.forward(batch, filled(made, lengths)).logits
+    expected = stock(made, batch, filled(made, lengths))
+    for b, draft in enumerate(drafts):
+        columns = slice(0, 1 + len(draft.tokens))
+        difference = (found[b, columns] - expected[b, columns]).abs().max()
+        assert difference <= 1e-4 * expected[b, columns].abs().max()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_cache_holds_what_the_modules_would_have_stored(name: str) -> None:
+    made = model(name)
+    batch = pack([4], [Draft.chain((5, 6, 7), Proposal.POINT)], [9], made.device)
+    caches = [filled(made, [9]), filled(made, [9])]
+    made.forward(batch, caches[0])
+    stock(made, batch, caches[1])
+    for cache in caches:
+        cache.keep(0, range(4))
+    for found, expected in zip(caches[0].snapshot(0), caches[1].snapshot(0), strict=True):
+        for a, b in zip(found, expected, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_row_has_the_same_bits_in_any_company(name: str, int8: bool) -> None:
+    made = model(name)
+    made = made.int8_copy() if int8 else made
+    tokens = prompt(8, seed=5)
+    alone = KVCache(rows=1, capacity=200)
+    # Long enough for the block to cross from one chunk of attention into the next.
+    long = [*prompt(70), *prompt(54, seed=1)]
+    made.prefill(long, alone, 0, 32)
+    together = KVCache(rows=3, capacity=200)
+    made.prefill(long, together, 0, 32)
+    made.prefill(prompt(11, 3), together, 1, 32)
+    together.copy(0, 2)
+    one_by_one = []
+    for token in tokens:
+        empty = Draft.chain((), Proposal.POINT)
+        batch = pack([token], [empty], alone.lengths, made.device)
+        one_by_one.append(made.forward(batch, alone).logits[0, 0].clone())
+        alone.keep(0, [0])
+    chain = Draft.chain(tokens[1:], Proposal.POINT)
+    other = Draft.chain((8, 9), Proposal.POINT)
+    batch = pack([3, 4, tokens[0]], [other, other, chain], together.lengths, made.device)
+    block = made.forward(batch, together).logits[2]
+    assert torch.equal(block, torch.stack(one_by_one))
+
+
+def test_what_is_not_of_this_shape_keeps_its_modules() -> None:
+    for name, dtype in [
+        ("gpt2", torch.float32),
+        ("gemma2", torch.float32),
+        ("llama", torch.float64),
+    ]:
+        assert HFModel(tiny_model(name, dtype=dtype), name)._step is None
+    hooked = tiny_model("llama", dtype=torch.float32)
+    hooked.model.layers[0].mlp.register_forward_hook(lambda *_: None)
+    assert HFModel(hooked, "hooked")._step is None
