@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 from draftproof.errors import InvalidPrompt, InvalidSetting, ModelNotFound
-from tests.tiny import VOCAB, shared_model
+from tests.tiny import VOCAB, one_thread, shared_model  # noqa: F401
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"

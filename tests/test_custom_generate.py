@@ -17,7 +17,7 @@ from transformers import (
 import draftproof as dp
 from draftproof.checks.statistics import goodness_of_fit
 from draftproof.errors import InvalidSetting
-from tests.tiny import VOCAB, shared_model, tiny_model
+from tests.tiny import VOCAB, one_thread, shared_model, tiny_model  # noqa: F401
 
 DRAFTERS = ["self-int8", "ngram", "early-exit:1", "none"]
 

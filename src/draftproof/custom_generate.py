@@ -47,12 +47,29 @@ def custom_generate(
 
     Greedy or sampled as the generation config says; its logits processors, stopping criteria,
     streamer and padding are honoured. Sampling takes its seed from torch's global generator, so
-    `torch.manual_seed` makes it repeatable. Keep the returned function: the drafter is built on
+    `torch.manual_seed` makes it repeatable. Keep the returned object: the drafter is built on
     the first call with a model and used again.
-    """
-    built: dict[str, Any] = {}
 
-    def generate(
+    Transformers (5.24) loses `tokenizer=` before any decoding method but its own, and with it
+    `stop_strings=`; give `stopping_criteria=[StopStringCriteria(tokenizer, strings)]` instead.
+    """
+    return _DecodingMethod(drafter, depth, verifier, tokenizer)
+
+
+class _DecodingMethod:
+    """What `generate` calls in place of its own loop."""
+
+    def __init__(
+        self, drafter: str, depth: int | None, verifier: str | None, tokenizer: Any
+    ) -> None:
+        self._drafter = drafter
+        self._depth = depth
+        self._verifier = verifier
+        self._tokenizer = tokenizer
+        self._built: tuple[PreTrainedModel, Speculator] | None = None
+
+    def __call__(
+        self,
         model: PreTrainedModel,
         input_ids: torch.LongTensor,
         logits_processor: Sequence[Callable[..., Any]],
@@ -62,27 +79,33 @@ def custom_generate(
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
+        synced_gpus = synced_gpus or bool(_dropped_argument("synced_gpus"))
         _refuse_unsupported(generation_config, model_kwargs, synced_gpus)
-        if built.get("model") is not model:
-            built["speculator"] = Speculator.from_pretrained(
-                model, drafter, tokenizer=tokenizer, depth=depth, verifier=verifier
-            )
-            built["model"] = model
         rows = _rows(input_ids, model_kwargs.get("attention_mask"))
         for row in rows:
             row.processors, row.criteria = logits_processor, stopping_criteria
         new_tokens = (generation_config.max_length or 0) - input_ids.shape[1]
         params = [_params(row, new_tokens, generation_config) for row in rows]
         prompts = [row.prompt for row in rows]
-        streamer = streamer or _dropped_streamer()
-        generated = _run(built["speculator"], prompts, params, streamer)
+        streamer = streamer or _dropped_argument("streamer")
+        generated = _run(self._speculator(model), prompts, params, streamer)
         return _result(input_ids, generated, generation_config)
 
-    return generate
+    def _speculator(self, model: PreTrainedModel) -> Speculator:
+        if self._built is None or self._built[0] is not model:
+            made = Speculator.from_pretrained(
+                model,
+                self._drafter,
+                tokenizer=self._tokenizer,
+                depth=self._depth,
+                verifier=self._verifier,
+            )
+            self._built = model, made
+        return self._built[1]
 
 
-def _dropped_streamer() -> Any:
-    """The streamer given to the `generate` call that called us.
+def _dropped_argument(name: str) -> Any:
+    """An argument of the `generate` call that called us.
 
     Transformers (5.24) replaces the arguments meant for the decoding method by those that only a
     callable names, and so drops the streamer. Reading it from the caller is the one way left to
@@ -91,7 +114,7 @@ def _dropped_streamer() -> Any:
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code is inspect.unwrap(GenerationMixin.generate).__code__:
-            return frame.f_locals.get("streamer")
+            return frame.f_locals.get(name)
         frame = frame.f_back
     return None
 

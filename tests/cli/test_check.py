@@ -55,6 +55,13 @@ def test_json_is_the_audit_and_nothing_else(lossless):
     assert report["distribution"]["error_rate"] == ERROR_RATE
 
 
+def test_too_few_samples_are_no_proof_and_the_remedy_is_named(check):
+    result = check("--drafter", "none")
+    assert result.code == 1
+    assert "FAIL  wrong rules are caught" in result.out
+    assert "raise --samples" in result.out
+
+
 def test_quiet_says_it_with_the_exit_code(check):
     result = check("--drafter", "none", "--quiet")
     assert (result.code, result.out, result.err) == (1, "", "")

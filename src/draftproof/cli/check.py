@@ -141,3 +141,5 @@ def _law_lines(result: Audit) -> Iterator[str]:
 def _check_lines(result: Audit) -> Iterator[str]:
     for name, held in result.checks.items():
         yield f"{'[green]pass[/green]' if held else '[red]FAIL[/red]'}  {name}"
+    if not all(control.caught for control in result.controls):
+        yield "      too few tokens to tell a wrong rule from a right one: raise --samples"
