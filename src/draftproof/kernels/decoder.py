@@ -13,16 +13,21 @@ from typing import Any
 
 import numpy as np
 from numba import prange
+from numba.core import types as numba_types
+from numba.np.numpy_support import carray
 
 from draftproof.kernels.attention import CHUNK, attend, exp
 from draftproof.kernels.matmul import (
     ROWS_PER_TILE,
     WEIGHTS_PER_TAKE,
     compiled,
+    intrinsic,
     multiply_blocks,
     multiply_rows,
     take,
 )
+
+types: Any = numba_types
 
 
 @compiled()
@@ -146,13 +151,37 @@ def _add(x: Any, y: Any) -> None:
             x[r, i] += y[r, i]
 
 
+@intrinsic
+def _pointer(_typing: Any, address: Any, like: Any) -> Any:
+    """The number `address` as a pointer to what the array `like` holds."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(address, like), generate
+
+
+@compiled()
+def _vector(address: int, size: int, floats: Any) -> Any:
+    """f32[size] at `address`, or f32[0] for address 0."""
+    return carray(_pointer(address, floats), (size if address != 0 else 0,))
+
+
+@compiled()
+def _linear(at: Any, shapes: Any, i: int, like: Any, floats: Any) -> Any:
+    """Weight, scale and bias of the layer's i-th linear layer."""
+    weight = carray(_pointer(at[i], like), (shapes[i, 0], shapes[i, 1]))
+    scale = _vector(at[7 + i], shapes[i, 0], floats)
+    return weight, scale, _vector(at[14 + i], shapes[i, 0], floats)
+
+
 @compiled()
 def run_layers(
     x: Any,
-    weights: Any,
-    scales: Any,
-    biases: Any,
-    norms: Any,
+    like: Any,
+    places: Any,
+    shapes: Any,
+    eps: float,
     keys: Any,
     values: Any,
     first_row: int,
@@ -162,54 +191,43 @@ def run_layers(
     lengths: Any,
     cos: Any,
     sin: Any,
-    eps: float,
     workers: int,
 ) -> None:
     """All layers on x f32[R, H], in place; the final norm is the caller's.
 
-    Per layer, in order: weights f32|i8[O, K], scales f32[O] or f32[0] and biases likewise of
-    q, k, v, o, gate, up, down; norms f32[H] before attention and MLP, then f32[D] or f32[0] of
-    queries and keys. keys, values: f32[L, rows, kv_heads, S, D].
+    places i64[L, 25] holds addresses (0 for none): weights, then scales, then biases of q, k, v,
+    o, gate, up, down, then the norms before attention, before the MLP, of queries, of keys. Weights
+    are like `like`, f32[0, 0] or i8[0, 0], and of shape shapes i64[7, 2]; all else is float32.
+    Addresses and not lists of arrays, whose methods numba compiles anew in every process.
+    keys, values: f32[L, rows, kv_heads, S, D]; cos, sin: f32[R, D]; the rest as in `attend`.
     """
-    rows, width = x.shape[0], columns.shape[1]
+    rows, hidden = x.shape
     size = keys.shape[4]
-    heads = weights[0].shape[0] // size
-    kv_heads = keys.shape[2]
+    heads, kv_heads = shapes[0, 0] // size, keys.shape[2]
     chunks = (lengths.max() + CHUNK - 1) // CHUNK
+    floats = cos[0]
     h = np.empty_like(x)
     y = np.empty_like(x)
-    q = np.empty((rows, heads * size), np.float32)
-    k = np.empty((rows, kv_heads * size), np.float32)
-    v = np.empty((rows, kv_heads * size), np.float32)
-    mixed = np.empty((rows, heads * size), np.float32)
-    gate = np.empty((rows, weights[4].shape[0]), np.float32)
+    q = np.empty((rows, shapes[0, 0]), np.float32)
+    k = np.empty((rows, shapes[1, 0]), np.float32)
+    v = np.empty_like(k)
+    mixed = np.empty_like(q)
+    gate = np.empty((rows, shapes[4, 0]), np.float32)
     up = np.empty_like(gate)
     peaks = np.empty((rows, heads, chunks), np.float32)
-    totals = np.empty((rows, heads, chunks), np.float32)
+    totals = np.empty_like(peaks)
     parts = np.empty((rows, heads, chunks, size), np.float32)
     scale = 1.0 / np.sqrt(size)
-    for layer in range(len(weights) // 7):
-        w, n = layer * 7, layer * 4
-        _norm(x, norms[n], eps, h)
-        _project(
-            h,
-            weights[w],
-            scales[w],
-            biases[w],
-            q,
-            weights[w + 1],
-            scales[w + 1],
-            biases[w + 1],
-            k,
-            weights[w + 2],
-            scales[w + 2],
-            biases[w + 2],
-            v,
-            workers,
-        )
-        _rotate(q, heads, cos, sin, norms[n + 2], eps)
-        _rotate(k, kv_heads, cos, sin, norms[n + 3], eps)
-        _store(k, v, keys[layer], values[layer], first_row, starts, width)
+    for layer in range(len(places)):
+        at = places[layer]
+        _norm(x, _vector(at[21], hidden, floats), eps, h)
+        wq, sq, bq = _linear(at, shapes, 0, like, floats)
+        wk, sk, bk = _linear(at, shapes, 1, like, floats)
+        wv, sv, bv = _linear(at, shapes, 2, like, floats)
+        _project(h, wq, sq, bq, q, wk, sk, bk, k, wv, sv, bv, v, workers)
+        _rotate(q, heads, cos, sin, _vector(at[23], size, floats), eps)
+        _rotate(k, kv_heads, cos, sin, _vector(at[24], size, floats), eps)
+        _store(k, v, keys[layer], values[layer], first_row, starts, columns.shape[1])
         attend(
             q,
             keys[layer],
@@ -226,20 +244,13 @@ def run_layers(
             mixed,
             workers,
         )
-        multiply_blocks(mixed, weights[w + 3], scales[w + 3], biases[w + 3], y, workers)
+        wo, so, bo = _linear(at, shapes, 3, like, floats)
+        multiply_blocks(mixed, wo, so, bo, y, workers)
         _add(x, y)
-        _norm(x, norms[n + 1], eps, h)
-        _gate(
-            h,
-            weights[w + 4],
-            scales[w + 4],
-            biases[w + 4],
-            gate,
-            weights[w + 5],
-            scales[w + 5],
-            biases[w + 5],
-            up,
-            workers,
-        )
-        multiply_blocks(gate, weights[w + 6], scales[w + 6], biases[w + 6], y, workers)
+        _norm(x, _vector(at[22], hidden, floats), eps, h)
+        wg, sg, bg = _linear(at, shapes, 4, like, floats)
+        wu, su, bu = _linear(at, shapes, 5, like, floats)
+        _gate(h, wg, sg, bg, gate, wu, su, bu, up, workers)
+        wd, sd, bd = _linear(at, shapes, 6, like, floats)
+        multiply_blocks(gate, wd, sd, bd, y, workers)
         _add(x, y)

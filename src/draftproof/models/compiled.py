@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,6 @@ class CompiledStep:
     """A decoder's weights as arrays; they are shared, not copied."""
 
     def __init__(self, module: Any, window: int | None, cache_layers: int) -> None:
-        from numba.typed import List
-
         self._module = module
         self._cache_layers = cache_layers
         self._window = window
@@ -34,11 +32,13 @@ class CompiledStep:
         attention = layers[0].self_attn
         self.head_dim: int = attention.head_dim
         self.kv_heads: int = config.num_key_value_heads
-        linears = [linear for layer in layers for linear in _linears(layer)]
-        self._weights = List([_numpy(linear.weight) for linear in linears])
-        self._scales = List([_optional(linear, "scale") for linear in linears])
-        self._biases = List([_optional(linear, "bias") for linear in linears])
-        self._norms = List([norm for layer in layers for norm in _norms(layer)])
+        parts = [[*_linears(layer)] for layer in layers]
+        shapes = [(linear.out_features, linear.in_features) for linear in parts[0]]
+        self._shapes = np.array(shapes, np.int64)
+        self._like = np.empty((0, 0), _numpy(parts[0][0].weight).dtype)
+        # The tensors behind the addresses are kept alive by the module.
+        rows = [_addresses(layer, linears) for layer, linears in zip(layers, parts, strict=True)]
+        self._places = np.array(rows, np.int64)
         self._cos, self._sin = self._rotary_table(256)
 
     @classmethod
@@ -69,10 +69,10 @@ class CompiledStep:
             lows = positions - (self._window - 1)
         run_layers(
             x.numpy(),
-            self._weights,
-            self._scales,
-            self._biases,
-            self._norms,
+            self._like,
+            self._places,
+            self._shapes,
+            self._eps,
             keys.numpy(),
             values.numpy(),
             slots.first_row,
@@ -82,7 +82,6 @@ class CompiledStep:
             starts.repeat(width) + mask.sum(axis=1),
             self._cos[positions],
             self._sin[positions],
-            self._eps,
             torch.get_num_threads(),
         )
         return self._head(self._module.model.norm(x)).view(rows, width, -1)
@@ -114,12 +113,18 @@ def _linears(layer: Any) -> Iterator[Any]:
     yield from (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
 
 
-def _norms(layer: Any) -> Iterator[Any]:
-    yield _numpy(layer.input_layernorm.weight)
-    yield _numpy(layer.post_attention_layernorm.weight)
+def _addresses(layer: Any, linears: Sequence[Any]) -> list[int]:
+    """Where the layer's numbers lie, in the order of `run_layers`; 0 for what it lacks."""
+    norms = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
     for name in ("q_norm", "k_norm"):
-        norm = getattr(layer.self_attn, name, None)
-        yield _NOTHING if norm is None else _numpy(norm.weight)
+        norms.append(getattr(getattr(layer.self_attn, name, None), "weight", None))
+    tensors = [
+        *(linear.weight for linear in linears),
+        *(getattr(linear, "scale", None) for linear in linears),
+        *(linear.bias for linear in linears),
+        *norms,
+    ]
+    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 def _fits(module: Any) -> bool:
