@@ -118,10 +118,6 @@ def attend(
     lows: Any,
     columns: Any,
     lengths: Any,
-    scale: float,
-    peaks: Any,
-    totals: Any,
-    parts: Any,
     out: Any,
     workers: int,
 ) -> None:
@@ -129,12 +125,16 @@ def attend(
 
     Row r = b * W + w is column w of cache row first_row + b. It sees `lengths[r]` tokens, i64[R]:
     starts[b] committed ones, i64[B], and the columns[r] of this pass, i64[R, W]; lows i64[R].
-    peaks, totals f32[R, heads, C] and parts f32[R, heads, C, D] are scratch.
     """
     batch, width = len(starts), columns.shape[1]
     kv_heads, size = keys.shape[1], keys.shape[3]
-    group = q.shape[1] // size // kv_heads
-    chunks = parts.shape[2]
+    heads = q.shape[1] // size
+    group = heads // kv_heads
+    chunks = (lengths.max() + CHUNK - 1) // CHUNK
+    peaks = np.empty((len(q), heads, chunks), np.float32)
+    totals = np.empty_like(peaks)
+    parts = np.empty((len(q), heads, chunks, size), np.float32)
+    scale = 1.0 / np.sqrt(size)
     items = batch * kv_heads * chunks
     counter = np.zeros(1, np.intp)
     for _ in prange(workers):

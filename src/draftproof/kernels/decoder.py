@@ -16,7 +16,7 @@ from numba import prange
 from numba.core import types as numba_types
 from numba.np.numpy_support import carray
 
-from draftproof.kernels.attention import CHUNK, attend, exp
+from draftproof.kernels.attention import attend, exp
 from draftproof.kernels.matmul import (
     ROWS_PER_TILE,
     WEIGHTS_PER_TAKE,
@@ -176,6 +176,30 @@ def _linear(at: Any, shapes: Any, i: int, like: Any, floats: Any) -> Any:
 
 
 @compiled()
+def _mlp(
+    x: Any,
+    h: Any,
+    y: Any,
+    at: Any,
+    shapes: Any,
+    like: Any,
+    floats: Any,
+    gate: Any,
+    up: Any,
+    eps: float,
+    workers: int,
+) -> None:
+    """Add the gated MLP of the layer at `at` to x; h, y, gate, up are scratch."""
+    _norm(x, _vector(at[22], x.shape[1], floats), eps, h)
+    wg, sg, bg = _linear(at, shapes, 4, like, floats)
+    wu, su, bu = _linear(at, shapes, 5, like, floats)
+    _gate(h, wg, sg, bg, gate, wu, su, bu, up, workers)
+    wd, sd, bd = _linear(at, shapes, 6, like, floats)
+    multiply_blocks(gate, wd, sd, bd, y, workers)
+    _add(x, y)
+
+
+@compiled()
 def run_layers(
     x: Any,
     like: Any,
@@ -204,7 +228,6 @@ def run_layers(
     rows, hidden = x.shape
     size = keys.shape[4]
     heads, kv_heads = shapes[0, 0] // size, keys.shape[2]
-    chunks = (lengths.max() + CHUNK - 1) // CHUNK
     floats = cos[0]
     h = np.empty_like(x)
     y = np.empty_like(x)
@@ -214,10 +237,6 @@ def run_layers(
     mixed = np.empty_like(q)
     gate = np.empty((rows, shapes[4, 0]), np.float32)
     up = np.empty_like(gate)
-    peaks = np.empty((rows, heads, chunks), np.float32)
-    totals = np.empty_like(peaks)
-    parts = np.empty((rows, heads, chunks, size), np.float32)
-    scale = 1.0 / np.sqrt(size)
     for layer in range(len(places)):
         at = places[layer]
         _norm(x, _vector(at[21], hidden, floats), eps, h)
@@ -229,28 +248,9 @@ def run_layers(
         _rotate(k, kv_heads, cos, sin, _vector(at[24], size, floats), eps)
         _store(k, v, keys[layer], values[layer], first_row, starts, columns.shape[1])
         attend(
-            q,
-            keys[layer],
-            values[layer],
-            first_row,
-            starts,
-            lows,
-            columns,
-            lengths,
-            scale,
-            peaks,
-            totals,
-            parts,
-            mixed,
-            workers,
+            q, keys[layer], values[layer], first_row, starts, lows, columns, lengths, mixed, workers
         )
         wo, so, bo = _linear(at, shapes, 3, like, floats)
         multiply_blocks(mixed, wo, so, bo, y, workers)
         _add(x, y)
-        _norm(x, _vector(at[22], hidden, floats), eps, h)
-        wg, sg, bg = _linear(at, shapes, 4, like, floats)
-        wu, su, bu = _linear(at, shapes, 5, like, floats)
-        _gate(h, wg, sg, bg, gate, wu, su, bu, up, workers)
-        wd, sd, bd = _linear(at, shapes, 6, like, floats)
-        multiply_blocks(gate, wd, sd, bd, y, workers)
-        _add(x, y)
+        _mlp(x, h, y, at, shapes, like, floats, gate, up, eps, workers)
