@@ -11,7 +11,7 @@ from draftproof.core import Step
 from draftproof.decode import sequence as decode
 from draftproof.drafters.base import Drafter
 from draftproof.drafters.none import NoDrafter
-from draftproof.drafters.registry import Surroundings, make_drafter
+from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
 from draftproof.engine.prompt import Prompt, encode, is_batch
 from draftproof.engine.request import Drafts, Language, make_sequences
@@ -75,6 +75,8 @@ class Speculator:
 
         if verifier is not None:
             find(verifier)  # an unknown name is told before a model is loaded
+        if isinstance(drafter, str):
+            check_spec(drafter)
         settings = settings or EngineSettings()
         if depth is not None:
             settings = replace(settings, depth=depth)

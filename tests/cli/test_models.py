@@ -75,7 +75,7 @@ def test_an_unknown_name_is_one_sentence_and_status_2(command: str) -> None:
     result = run(command, "gpt-99")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("error: 'gpt-99' is no named model")
+    assert result.stderr.startswith("draftproof: 'gpt-99' is no named model")
     assert "smollm2-135m" in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -87,7 +87,7 @@ def test_a_failed_download_is_said_on_stderr(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(store, "fetch", fail)
     result = run("fetch", "smollm2-135m")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: no network, quiet=False\n"
+    assert result.stderr == "draftproof: no network, quiet=False\n"
 
 
 def test_remove_asks_first(fetched: Path) -> None:

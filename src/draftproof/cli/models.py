@@ -121,5 +121,5 @@ def _errors_on_stderr() -> Iterator[None]:
     try:
         yield
     except DraftproofError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"draftproof: {error}", err=True)
         raise typer.Exit(2) from error

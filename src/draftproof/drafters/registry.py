@@ -37,23 +37,27 @@ class Surroundings:
     settings: EngineSettings
 
 
+def check_spec(spec: str) -> None:
+    """Refuse a name that no drafter has; told before a model is loaded for it."""
+    name, _, argument = spec.partition(":")
+    if name == "early-exit" and argument and not argument.isdecimal():
+        raise InvalidSetting(f"drafter is {spec!r}; give a number of layers: early-exit:6")
+    takes_argument = name in ("model", "early-exit")
+    if (argument == "") if takes_argument else (spec not in DRAFTER_HELP):
+        raise InvalidSetting(f"drafter is {spec!r}; choose one of {', '.join(DRAFTER_HELP)}")
+
+
 def make_drafter(spec: str, around: Surroundings) -> Drafter:
     """The drafter that `spec` names, built for `around.target`."""
+    check_spec(spec)
     name, _, argument = spec.partition(":")
-    if name == "model" and argument:
+    if name == "model":
         return _model_drafter(argument, around)
-    if name == "early-exit" and argument:
-        if not argument.isdecimal():
-            raise InvalidSetting(f"drafter is {spec!r}; give a number of layers: early-exit:6")
+    if name == "early-exit":
         return SharedCacheDrafter.early_exit(around.target, int(argument))
     if spec == "self-int8":
         return SharedCacheDrafter.int8(around.target)
-    if spec == "ngram":
-        return NgramDrafter()
-    if spec == "none":
-        return NoDrafter()
-    known = ", ".join(DRAFTER_HELP)
-    raise InvalidSetting(f"drafter is {spec!r}; choose one of {known}")
+    return NgramDrafter() if spec == "ngram" else NoDrafter()
 
 
 def _model_drafter(path: str, around: Surroundings) -> ModelDrafter:
