@@ -25,5 +25,6 @@ class Alternating:
 
 
 spec = dp.Speculator.from_pretrained("smollm2-135m", drafter=Alternating())
-output = spec.generate("yes no yes no yes no", dp.SamplingParams(max_tokens=16))
-print(output.text, output.stats.accepted, "of", output.stats.drafted, "accepted")
+output = spec.generate("0 1 " * 12, dp.SamplingParams(max_tokens=16))
+print("text:", output.text.strip())
+print("accepted:", output.stats.accepted, "of", output.stats.drafted)

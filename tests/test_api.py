@@ -160,3 +160,10 @@ def test_wrong_construction_names_what_would_work() -> None:
     spec = dp.Speculator.from_pretrained(model, "ngram", verifier="greedy")
     with pytest.raises(InvalidSetting, match="is for temperature 0"):
         spec.generate([3, 4], dp.SamplingParams(temperature=1.0))
+
+
+def test_params_of_another_kind_and_a_streamed_list_are_refused(spec: dp.Speculator) -> None:
+    with pytest.raises(InvalidSetting, match="params holds a dict"):
+        spec.generate("hello", {"max_tokens": 4})
+    with pytest.raises(InvalidPrompt, match="stream takes one prompt"):
+        spec.stream(["a", "b"], PARAMS)

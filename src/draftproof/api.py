@@ -15,7 +15,7 @@ from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
 from draftproof.engine.prompt import Prompt, encode, is_batch
 from draftproof.engine.request import Drafts, Language, make_sequences
-from draftproof.errors import InvalidSetting
+from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.base import TargetModel
 from draftproof.models.load import load
 from draftproof.models.vocab import num_tokens
@@ -142,7 +142,9 @@ class Speculator:
         plain: bool = False,
     ) -> Stream:
         """Generate for one prompt, piece by piece; `Stream.output` holds the whole afterwards."""
-        params = params or SamplingParams()
+        (params,) = _spread(params, 1)
+        if is_batch(prompt):
+            raise InvalidPrompt("stream takes one prompt and was given a list; use generate")
         if params.n != 1:
             raise InvalidSetting(f"n is {params.n}; stream one sample, or use generate")
         drafter = NoDrafter() if plain else self.drafter
@@ -227,6 +229,12 @@ def _output(group: list[decode.Sequence], steps: dict[int, list[Step]]) -> Outpu
 def _spread(
     params: SamplingParams | Sequence[SamplingParams] | None, count: int
 ) -> Sequence[SamplingParams]:
+    given = params if isinstance(params, (list, tuple)) else [params]
+    if wrong := [one for one in given if not isinstance(one, SamplingParams | None)]:
+        raise InvalidSetting(
+            f"params holds a {type(wrong[0]).__name__}; give SamplingParams, as in "
+            "generate(prompt, SamplingParams(max_tokens=64))"
+        )
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
