@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from draftproof.cli import options
-from draftproof.errors import InvalidSetting
 
 EXAMPLES = """
 Examples:
@@ -48,7 +47,8 @@ def estimate(
     Without --verify-cost v is 1, which is right for a GPU at batch 1 and
     wrong for most CPUs (Leviathan et al. 2023).
     """
-    measured = _parse_costs(verify_cost or [])
+    form = "ROWS=COST, as 5=1.4"
+    measured = options.parse_pairs(verify_cost or [], "--verify-cost", form) or None
     report = _report(acceptance_rate, cost_ratio, depth, measured, simulate)
     if json_:
         typer.echo(json.dumps(report, allow_nan=False))
@@ -94,17 +94,6 @@ def _report(
 
 
 _DEPTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-
-
-def _parse_costs(entries: list[str]) -> dict[int, float] | None:
-    costs = {}
-    for entry in entries:
-        rows, _, cost = entry.partition("=")
-        try:
-            costs[int(rows)] = float(cost)
-        except ValueError:
-            raise InvalidSetting(f"--verify-cost is {entry!r}; give ROWS=COST, as 5=1.4") from None
-    return costs or None
 
 
 def _show(report: dict[str, Any], curve: list[float]) -> None:

@@ -107,7 +107,7 @@ def generate(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
-        logit_bias=options.parse_bias(logit_bias or []),
+        logit_bias=options.parse_pairs(logit_bias or [], "--logit-bias", "ID=VALUE, as 42=-5"),
         seed=seed,
         stop=stop or (),
         stop_token_ids=stop_token_id or (),

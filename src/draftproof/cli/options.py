@@ -110,13 +110,13 @@ def chat_or_text(speculator: Speculator, text: str, system: str | None, raw: boo
     return [*messages, {"role": "user", "content": text}]
 
 
-def parse_bias(entries: list[str]) -> dict[int, float]:
-    """ID=VALUE entries to a mapping."""
-    bias = {}
+def parse_pairs(entries: list[str], option: str, form: str) -> dict[int, float]:
+    """WHOLE=NUMBER entries to a mapping; `form` says what `option` expects."""
+    pairs = {}
     for entry in entries:
-        token, _, value = entry.partition("=")
+        key, _, value = entry.partition("=")
         try:
-            bias[int(token)] = float(value)
+            pairs[int(key)] = float(value)
         except ValueError:
-            raise InvalidSetting(f"--logit-bias is {entry!r}; give ID=VALUE, as 42=-5") from None
-    return bias
+            raise InvalidSetting(f"{option} is {entry!r}; give {form}") from None
+    return pairs
