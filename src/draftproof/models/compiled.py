@@ -13,7 +13,7 @@ from draftproof.core import TreeBatch
 from draftproof.kernels import FewRowLinear, Int8Linear
 from draftproof.models.cache import KVCache, Slots
 
-MAX_ROWS = 64
+MAX_STEP_ROWS = 64
 _SHAPES = {"llama", "mistral", "qwen2", "qwen3"}
 _ROTARY = {"default", "linear", "llama3", "yarn"}
 _NOTHING = np.empty(0, np.float32)

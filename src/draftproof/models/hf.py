@@ -15,7 +15,7 @@ from draftproof.errors import InvalidSetting, UnsupportedModel
 from draftproof.kernels import FewRowLinear, Int8Linear, is_available
 from draftproof.models.cache import KVCache, Slots
 from draftproof.models.capability import FULL, attention_kinds, check_decoder, longest_sequence
-from draftproof.models.compiled import MAX_ROWS, CompiledStep
+from draftproof.models.compiled import MAX_STEP_ROWS, CompiledStep
 from draftproof.models.pack import pack
 from draftproof.models.probe import find_fault
 from draftproof.models.twin import (
@@ -141,7 +141,7 @@ class HFModel:
         slots = cache.slots(first_row, rows, width)
         if self._step is not None:
             self._step.reserve(cache)
-            if logits_to_keep == 0 and rows * width <= MAX_ROWS:
+            if logits_to_keep == 0 and rows * width <= MAX_STEP_ROWS:
                 return self._step(batch, cache, slots)
         arguments: dict[str, Any] = {self._cache_argument: _CacheView(cache, slots)}
         if self._can_select_logits:
