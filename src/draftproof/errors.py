@@ -10,6 +10,7 @@ DraftproofError
 ├── ModelNotFound         a name or path leads to no model
 ├── DownloadFailed        a download broke or its checksum is wrong; nothing was kept
 ├── LimitExceeded         a request would need more memory or depth than allowed
+├── PeerFailed            a decoder that the bench compares with died or cannot be compared
 └── MissingExtra          an optional package is not installed
 
 Every message says what was given, what was expected and what to do.
@@ -56,6 +57,10 @@ class DownloadFailed(DraftproofError):
 
 class LimitExceeded(DraftproofError):
     """A request would need more memory or depth than is allowed."""
+
+
+class PeerFailed(DraftproofError):
+    """A decoder that the bench compares with died, or does not do what it was asked."""
 
 
 class MissingExtra(DraftproofError, ImportError):

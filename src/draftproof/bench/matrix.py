@@ -1,0 +1,98 @@
+"""The settings of a bench as a matrix: drafter x depth x temperature x batch, and the peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from draftproof.bench.peers.base import check_peer, why_unsupported
+from draftproof.config import EngineSettings
+from draftproof.drafters.registry import check_spec
+from draftproof.errors import InvalidSetting
+from draftproof.sampling.params import SamplingParams
+
+PLAIN, OURS = "plain", "draftproof"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way of decoding in one setting."""
+
+    system: str
+    """PLAIN, OURS, or the spec of a peer."""
+    drafter: str | None
+    depth: int | None
+    """Tokens drafted per round; with the drafter present exactly for OURS."""
+    temperature: float
+    batch: int
+    """Prompts decoded side by side."""
+
+    @property
+    def is_peer(self) -> bool:
+        return self.system not in (PLAIN, OURS)
+
+    @property
+    def label(self) -> str:
+        """A short name within one setting."""
+        return f"{self.drafter}, depth {self.depth}" if self.system == OURS else self.system
+
+    @property
+    def unsupported(self) -> str | None:
+        """Why this cell cannot be run; None where it can."""
+        return why_unsupported(self.system, self.batch) if self.is_peer else None
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What is compared; every entry is checked before a model is loaded."""
+
+    drafters: tuple[str, ...]
+    depths: tuple[int, ...]
+    temperatures: tuple[float, ...]
+    batches: tuple[int, ...]
+    peers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("drafters", "depths", "temperatures", "batches"):
+            _check_distinct(name, getattr(self, name), least=1)
+        _check_distinct("peers", self.peers, least=0)
+        for drafter in self.drafters:
+            check_spec(drafter)
+            if drafter == "none":
+                raise InvalidSetting(
+                    "drafter is 'none', which is plain decoding, and that is always run; leave it "
+                    "out"
+                )
+        for depth in self.depths:
+            EngineSettings(depth=depth)
+            if depth == 0:
+                raise InvalidSetting(
+                    "depth is 0, which is plain decoding, and that is always run; give 1 or more"
+                )
+        for temperature in self.temperatures:
+            SamplingParams(temperature=temperature)
+        for batch in self.batches:
+            EngineSettings(max_batch=batch)
+        for peer in self.peers:
+            check_peer(peer)
+
+    def settings(self) -> Iterator[tuple[float, int]]:
+        """Every temperature with every batch size; cells are compared within one of these."""
+        for temperature in self.temperatures:
+            for batch in self.batches:
+                yield temperature, batch
+
+    def cells(self, temperature: float, batch: int) -> list[Cell]:
+        """Plain decoding, our drafters at every depth, and the peers."""
+        ours = [(OURS, drafter, depth) for drafter in self.drafters for depth in self.depths]
+        others = [(peer, None, None) for peer in self.peers]
+        systems: list[tuple[str, str | None, int | None]] = [(PLAIN, None, None), *ours, *others]
+        return [Cell(*system, temperature, batch) for system in systems]
+
+
+def _check_distinct(name: str, values: Sequence[Any], least: int) -> None:
+    if len(values) < least:
+        raise InvalidSetting(f"{name} of the bench are empty; give at least one")
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise InvalidSetting(f"{name} of the bench name {twice[0]!r} twice; give it once")

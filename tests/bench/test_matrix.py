@@ -1,0 +1,59 @@
+"""The matrix of settings: what it spans, and what it refuses before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftproof.errors import InvalidSetting
+from tests.bench.conftest import matrix
+
+
+def test_cells_are_plain_every_drafter_at_every_depth_and_the_peers():
+    many = matrix(
+        drafters=("self-int8", "model:some/where"),
+        depths=(2, 4),
+        peers=("transformers", "transformers-assisted:some/where"),
+    )
+    assert [cell.label for cell in many.cells(0.0, 1)] == [
+        "plain",
+        "self-int8, depth 2",
+        "self-int8, depth 4",
+        "model:some/where, depth 2",
+        "model:some/where, depth 4",
+        "transformers",
+        "transformers-assisted:some/where",
+    ]
+
+
+def test_every_temperature_meets_every_batch():
+    many = matrix(temperatures=(0.0, 0.7), batches=(1, 3))
+    assert list(many.settings()) == [(0.0, 1), (0.0, 3), (0.7, 1), (0.7, 3)]
+
+
+def test_drafting_peers_sit_batches_out_and_say_why():
+    peers = ("transformers", "transformers-lookup", "transformers-assisted:x")
+    reasons = [cell.unsupported for cell in matrix(peers=peers).cells(0.0, 2) if cell.is_peer]
+    assert reasons[0] is None
+    assert all("one prompt at a time" in reason for reason in reasons[1:])
+    assert not any(cell.unsupported for cell in matrix(peers=peers).cells(0.0, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"drafters": ()}, "drafters of the bench are empty"),
+        ({"drafters": ("ngrams",)}, "'ngrams'"),
+        ({"drafters": ("none",)}, "always run"),
+        ({"depths": (0,)}, "always run"),
+        ({"depths": (2, 65)}, "65"),
+        ({"depths": (2, 2)}, "2 twice"),
+        ({"temperatures": (-1.0,)}, "temperature"),
+        ({"batches": (0,)}, "at least 1"),
+        ({"peers": ("vllm",)}, "peer is 'vllm'"),
+        ({"peers": ("transformers:x",)}, "transformers-lookup"),
+        ({"peers": ("transformers-assisted:",)}, "transformers-assisted:PATH"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(change, said):
+    with pytest.raises(InvalidSetting, match=said):
+        matrix(**change)
