@@ -7,14 +7,16 @@ import sys
 
 import pytest
 
-COMMANDS = ["generate", "check", "estimate", "models"]
+COMMANDS = ["generate", "bench", "check", "estimate", "models"]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["generate", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["generate", "--help"], ["bench", "--help"]]
+)
 def test_help_does_not_wait_for_torch(arguments):
     code = (
         "import sys; sys.argv[1:] = " + repr(arguments) + "\n"

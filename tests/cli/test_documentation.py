@@ -63,7 +63,22 @@ def test_the_object_of_estimate(call):
     assert shape(json.loads(call("estimate", *options).out)) == shape(documented("estimate"))
 
 
-@pytest.mark.parametrize("command", ["generate", "check", "estimate"])
+def test_the_object_of_bench(call, folder, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "hello"}\n')
+    own = ("--prompts", "prompts.jsonl", "--plot", "bench.png", "--by-category", "--json")
+    report = json.loads(call("bench", "--target", folder, *SHORT, *own).out)
+    assert (tmp_path / "bench.png").exists()
+    # All rows have the same keys; the one that drafts has something in each of them.
+    assert len({tuple(row) for row in report["cells"] + report["by_category"]}) == 1
+    assert report["by_category"]
+    drafting = [row for row in report["by_category"] if row["drafter"] is not None]
+    report |= {"cells": drafting, "by_category": []}
+    assert shape(report) == shape(documented("bench"))
+
+
+@pytest.mark.parametrize("command", ["generate", "bench", "check", "estimate"])
 def test_every_option_is_described(call, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     options = set(re.findall(r"(--[a-z][a-z-]+)", call(command, "--help").out.split("Examples")[0]))

@@ -1,0 +1,189 @@
+"""`draftproof bench`: how fast, beside plain decoding and transformers, and is it exact?"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from draftproof.cli import options
+from draftproof.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from draftproof.bench.matrix import Matrix
+    from draftproof.bench.session import Result
+
+EXAMPLES = """
+Examples:
+
+  draftproof bench
+
+  draftproof bench --drafter self-int8 --depth 2 --depth 8 --peer none
+
+  draftproof bench --prompts questions.jsonl --per-category 2 --by-category
+
+  draftproof bench --peer transformers-lookup --plot bench.png
+
+  draftproof bench --temperature 1 --batch 1 --batch 4 --json
+"""
+
+_DRAFTERS = ("self-int8", "ngram")
+_PEERS = ("transformers",)
+
+
+def bench(
+    target: options.Target = options.TARGET,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What proposes tokens; repeatable. Default: self-int8 and ngram.", metavar="NAME"
+        ),
+    ] = None,
+    depth: Annotated[
+        list[int] | None,
+        typer.Option(help=f"Tokens drafted per round; repeatable. Default: {options.DEPTH}."),
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(help="0 always takes the likeliest token; repeatable. Default: 0."),
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(help="Prompts decoded side by side; repeatable. Default: 1."),
+    ] = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who else decodes: transformers, transformers-assisted:PATH, transformers-lookup, "
+            "or none; repeatable. Default: transformers.",
+            metavar="NAME",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Prompts as JSONL; by default our own 16.")
+    ] = None,
+    per_category: Annotated[
+        int | None, typer.Option(help="Take so many prompts of each workload.")
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(help="Leave out prompts that are longer.")
+    ] = 1024,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of every text.")] = 64,
+    repeats: Annotated[int, typer.Option(help="Run everything so many times.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the first prompt when sampling.")] = 0,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="New file for the raw results. Default: bench-DATE-TIME.jsonl here."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the result as a new .png file.")] = None,
+    by_category: Annotated[
+        bool, typer.Option("--by-category", help="Show each workload by itself, too.")
+    ] = False,
+    dtype: options.Dtype = "auto",
+    device: options.Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads to compute with. Default: torch's choice.")
+    ] = None,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """How fast is a pair on this machine, and are its texts exact? Decodes the same prompts
+    plainly, with each drafter, and with transformers' generate, in turn.
+
+    Raw results go to a JSONL file, tables and one JSON object to standard output.
+    Exit code 0, 1 when a text of ours is not plain decoding's, 2 for bad input.
+    """
+    from draftproof.bench.plot import check_plot, draw
+    from draftproof.bench.session import Settings, run_bench
+
+    settings = Settings(
+        target=target,
+        matrix=_matrix(drafter, depth, temperature, batch, peer),
+        records=records or Path(time.strftime("bench-%Y%m%d-%H%M%S.jsonl")),
+        prompts=prompts,
+        per_category=per_category,
+        max_prompt_tokens=max_prompt_tokens,
+        max_tokens=max_tokens,
+        repeats=repeats,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+    )
+    if plot is not None:
+        check_plot(plot)
+    with _Progress(hidden=quiet or json_ or not sys.stderr.isatty()) as progress:
+        result = run_bench(settings, progress.update, progress.stage)
+    if plot is not None:
+        draw(result, plot)
+    if not json_ and not quiet:
+        _show(result, by_category)
+    report = result.as_dict(by_category) | {"plot": None if plot is None else str(plot)}
+    typer.echo(json.dumps(report, ensure_ascii=False, allow_nan=False))
+    raise typer.Exit(0 if result.exact else 1)
+
+
+def _matrix(
+    drafters: list[str] | None,
+    depths: list[int] | None,
+    temperatures: list[float] | None,
+    batches: list[int] | None,
+    peers: list[str] | None,
+) -> Matrix:
+    """The settings as given, defaults where nothing is."""
+    from draftproof.bench.matrix import Matrix
+
+    if peers and "none" in peers and len(peers) > 1:
+        raise InvalidSetting("--peer none was given with other peers; give it alone, or leave it")
+    wanted = tuple(peers or _PEERS)
+    return Matrix(
+        drafters=tuple(drafters or _DRAFTERS),
+        depths=tuple(depths or (options.DEPTH,)),
+        temperatures=tuple(temperatures or (0.0,)),
+        batches=tuple(batches or (1,)),
+        peers=() if wanted == ("none",) else wanted,
+    )
+
+
+class _Progress:
+    """One bar on stderr: a spinner with the stage, then how many calls are done."""
+
+    def __init__(self, hidden: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=Console(stderr=True),
+            disable=hidden,
+            transient=True,
+        )
+        self._task: Any = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        self._bar.update(self._task, description=text)
+
+    def update(self, what: str, done: int, total: int) -> None:
+        self._bar.update(self._task, description=what, completed=done, total=total)
+
+
+def _show(result: Result, by_category: bool) -> None:
+    from rich.console import Console
+
+    from draftproof.bench.report import show
+
+    show(result, Console(highlight=False), by_category)
