@@ -128,8 +128,8 @@ class Corrupted:
     def __getattr__(self, name):
         return getattr(self.model, name)
 
-    def forward(self, batch, cache):
-        logits = self.model.forward(batch, cache).logits
+    def forward(self, batch, cache, columns=None):
+        logits = self.model.forward(batch, cache, columns).logits
         generator = torch.Generator().manual_seed(int(batch.tokens.sum()))
         added = torch.randn(logits.shape, generator=generator, dtype=torch.float64)
         added[:, 0] = 0

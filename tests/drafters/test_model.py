@@ -64,9 +64,9 @@ def test_full_acceptance_feeds_two_tokens_and_a_rejection_one(monkeypatch) -> No
     model = shared_target("gpt2")
     drafting, fed, forward = begin(model, rows=1), [], HFModel.forward
 
-    def spy(self, batch, cache):
+    def spy(self, batch, *rest):
         fed.append(batch.tokens[0].tolist())
-        return forward(self, batch, cache)
+        return forward(self, batch, *rest)
 
     monkeypatch.setattr(HFModel, "forward", spy)
     text = prompt(5)

@@ -225,9 +225,9 @@ def test_context_is_filled_to_its_limit(drafter, prompt):
 class Bounded(ToyModel):
     """A table model with learned positions: one beyond the last cannot be embedded."""
 
-    def forward(self, batch, cache):
+    def forward(self, batch, cache, columns=None):
         self._check(batch)
-        return super().forward(batch, cache)
+        return super().forward(batch, cache, columns)
 
     def _run(self, batch, cache, first_row):
         self._check(batch)

@@ -101,9 +101,7 @@ def test_exponentials_are_exponential():
 @pytest.mark.parametrize("bits", [0, 1, 2**11, 2**63, 2**64 - 2**11, 2**64 - 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_weight_is_never_drawn_however_the_uniform_falls(bits, dtype, monkeypatch):
-    monkeypatch.setattr(
-        KeyedNoise, "_bits", lambda _self, count, *_key: np.full(count, bits, dtype=np.uint64)
-    )
+    monkeypatch.setattr(KeyedNoise, "_bits", lambda *_: bits)
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
         weights = torch.rand(9, generator=generator, dtype=dtype) * 1e-3
@@ -112,7 +110,53 @@ def test_no_weight_is_never_drawn_however_the_uniform_falls(bits, dtype, monkeyp
         if weights.sum() == 0:
             continue
         assert weights[KeyedNoise(0).draw(weights, 0, Purpose.DRAFT)] > 0
-        assert weights[KeyedNoise(0).race(weights, 0)] > 0
+
+
+class Constant:
+    """A generator of which every number is the same."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def standard_exponential(self, count):
+        return np.full(count, self.number)
+
+    def integers(self, _limit):
+        return 3
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-300, 1.0, 750.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_weight_never_wins_a_race_however_the_noise_falls(number, dtype, monkeypatch):
+    monkeypatch.setattr(np.random, "Generator", lambda _source: Constant(number))
+    for alive in range(9):
+        weights = torch.zeros(9, dtype=dtype)
+        weights[alive] = 1e-3
+        assert KeyedNoise(0).race(weights, 0) == alive
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 5000])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 4.0, 30.0])
+def test_race_is_the_least_of_all_its_quotients(size, sharpness):
+    """Whatever blocks it leaves out; flat laws, peaked ones, and laws with zeros."""
+    generator = torch.Generator().manual_seed(size)
+    for position in range(40):
+        weights = torch.softmax(sharpness * torch.randn(size, generator=generator), dim=0)
+        weights[torch.rand(size, generator=generator) < 0.3] = 0.0
+        weights[-1] = weights.max() + 1e-3
+        quotients = KeyedNoise(8).exponentials(position, weights) / weights
+        assert KeyedNoise(8).race(weights, position) == int(quotients.argmin())
+
+
+def test_noise_is_exponential_across_and_inside_blocks():
+    """2000 positions, two ids of one block and one of another: margins and all pairs."""
+    rows = torch.stack(
+        [KeyedNoise(21).exponentials(k, torch.ones(600))[[0, 1, 599]] for k in range(2000)]
+    )
+    cells = (4 * torch.exp(-rows)).floor().long()
+    for a, b in [(0, 1), (0, 2), (1, 2)]:
+        counts = Counter((4 * cells[:, a] + cells[:, b]).tolist())
+        assert goodness_of_fit(counts, dict.fromkeys(range(16), 1 / 16), ERROR_RATE).passed
 
 
 def test_smaller_vocabulary_reads_a_prefix_of_the_same_noise():

@@ -11,6 +11,7 @@ from draftproof.core import Context, Draft, Plan, Proposal, Purpose
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
+from draftproof.sampling.draw import argmax
 
 
 def roll_out(
@@ -41,7 +42,7 @@ def roll_out(
             cache.keep(b, range(len(feeds[b])))
             feeds[b] = []
             q = context.warp.draft_law(_fit(logits[b], vocab_size), [*context.tokens, *drawn[b]])
-            if not bool(q.any()):
+            if not float(q.max()) > 0:
                 continue  # decided by the prefix alone: the drafter knows no possible token
             drawn[b].append(_draw(context, q, len(drawn[b])))
             if context.proposal is Proposal.SAMPLED:
@@ -64,15 +65,14 @@ def _feed(model: TargetModel, cache: KVCache, feeds: Sequence[Sequence[int]]) ->
     positions = [cache.lengths[b] if feed else 0 for b, feed in enumerate(feeds)]
     chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in fed]
     batch = pack([feed[0] for feed in fed], chains, positions, model.device)
-    logits = model.forward(batch, cache).logits
-    return logits[torch.arange(len(fed)), [len(feed) - 1 for feed in fed]]
+    return model.forward(batch, cache, [len(feed) - 1 for feed in fed]).logits[:, 0]
 
 
 def _draw(context: Context, q: torch.Tensor, drawn: int) -> int:
     """The next token by q f[V], `drawn` tokens behind the anchor's successor."""
     start = len(context.tokens)
     if context.proposal is Proposal.POINT:
-        return int(q.argmax())
+        return int(argmax(q[None])[0])
     if context.proposal is Proposal.COUPLED:
         return context.noise.race(q, start + drawn)
     return context.noise.draw(q, start, Purpose.DRAFT, drawn)

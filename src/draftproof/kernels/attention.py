@@ -10,15 +10,33 @@ numba's disk cache notices changes in this file only: touch it after changing `m
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import prange, types
+from numba import types
 
-from draftproof.kernels.matmul import compiled, intrinsic, take
+from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.team import compiled, intrinsic
+from draftproof.kernels.weigh import MAX_QUERIES, weigh_rows
 
 CHUNK = 128
+
+
+class Text(NamedTuple):
+    """What the rows of a pass see. Row r = b * W + w is column w of cache row first_row + b."""
+
+    first_row: int
+    starts: Any
+    """i64[B]: committed tokens of each cache row."""
+    columns: Any
+    """i64[R, W]: the columns of this pass that a row sees, in order, first."""
+    lengths: Any
+    """i64[R]: how many tokens a row sees, committed ones included."""
+    lows: Any
+    """i64[R]: tokens before this place in a row's text lie outside its window."""
+
+
 _REASSOCIATED = {"reassoc", "contract"}
 """Lets a sum run in vector lanes; its order then depends on its length alone."""
 
@@ -50,14 +68,6 @@ def exp(x: Any) -> Any:
 
 
 @compiled(fastmath=_REASSOCIATED)
-def _dot(a: Any, b: Any, n: int) -> Any:
-    total = np.float32(0.0)
-    for i in range(n):
-        total += a[i] * b[i]
-    return total
-
-
-@compiled(fastmath=_REASSOCIATED)
 def _sum(a: Any, n: int) -> Any:
     total = np.float32(0.0)
     for i in range(n):
@@ -66,123 +76,142 @@ def _sum(a: Any, n: int) -> Any:
 
 
 @compiled()
-def _attend_chunk(
-    query: Any,
-    keys: Any,
-    values: Any,
-    columns: Any,
-    start: int,
-    span: Any,
-    scale: float,
-    scores: Any,
-    out: Any,
-) -> Any:
-    """Softmax numerators over the tokens first .. last - 1 of a row's own text; (peak, sum).
+def _soften(scores: Any, num: int, hidden: int, scale: float) -> Any:
+    """Softmax numerators of scores[:num], in place, relative to their peak; (peak, sum).
 
-    query f32[D]; keys, values f32[S, D]. Token i is in slot i, or behind the committed `start`
-    tokens in slot start + columns[i - start]; span = (first, last, low), and tokens before `low`
-    lie outside the window. out f32[D] becomes the weighted sum of values, relative to the peak.
+    The first `hidden` tokens lie outside the window.
     """
-    first, last, low = span
-    size = query.shape[0]
     peak = np.float32(-np.inf)
-    for i in range(first, last):
-        slot = i if i < start else start + columns[i - start]
-        score = np.float32(-np.inf)
-        if i >= low:
-            score = _dot(query, keys[slot], size) * np.float32(scale)
-        scores[i - first] = score
-        peak = max(peak, score)
-    for d in range(size):
-        out[d] = np.float32(0.0)
+    for i in range(num):
+        scores[i] = scores[i] * np.float32(scale) if i >= hidden else np.float32(-np.inf)
+        peak = max(peak, scores[i])
     if peak == np.float32(-np.inf):
+        scores[:num] = np.float32(0.0)
         return peak, np.float32(0.0)
-    for i in range(last - first):
+    for i in range(num):
         scores[i] = exp(scores[i] - peak) if scores[i] > np.float32(-np.inf) else np.float32(0.0)
-    for i in range(first, last):
-        slot = i if i < start else start + columns[i - start]
-        weight = scores[i - first]
-        value = values[slot]
-        for d in range(size):
-            out[d] += weight * value[d]
-    return peak, _sum(scores, last - first)
-
-
-@compiled(parallel=True)
-def attend(
-    q: Any,
-    keys: Any,
-    values: Any,
-    first_row: int,
-    starts: Any,
-    lows: Any,
-    columns: Any,
-    lengths: Any,
-    out: Any,
-    workers: int,
-) -> None:
-    """Attention of all rows: q, out f32[R, heads * D]; keys, values f32[rows, kv_heads, S, D].
-
-    Row r = b * W + w is column w of cache row first_row + b. It sees `lengths[r]` tokens, i64[R]:
-    starts[b] committed ones, i64[B], and the columns[r] of this pass, i64[R, W]; lows i64[R].
-    """
-    batch, width = len(starts), columns.shape[1]
-    kv_heads, size = keys.shape[1], keys.shape[3]
-    heads = q.shape[1] // size
-    group = heads // kv_heads
-    chunks = (lengths.max() + CHUNK - 1) // CHUNK
-    peaks = np.empty((len(q), heads, chunks), np.float32)
-    totals = np.empty_like(peaks)
-    parts = np.empty((len(q), heads, chunks, size), np.float32)
-    scale = 1.0 / np.sqrt(size)
-    items = batch * kv_heads * chunks
-    counter = np.zeros(1, np.intp)
-    for _ in prange(workers):
-        scores = np.empty(CHUNK, np.float32)
-        item: int = take(counter)
-        while item < items:
-            b = item // (kv_heads * chunks)
-            kv = item // chunks % kv_heads
-            c = item % chunks
-            first = c * CHUNK
-            for r in range(b * width, (b + 1) * width):
-                last = min(first + CHUNK, lengths[r])
-                if first >= last:
-                    continue
-                for h in range(kv * group, (kv + 1) * group):
-                    peaks[r, h, c], totals[r, h, c] = _attend_chunk(
-                        q[r, h * size : (h + 1) * size],
-                        keys[first_row + b, kv],
-                        values[first_row + b, kv],
-                        columns[r],
-                        starts[b],
-                        (first, last, lows[r]),
-                        scale,
-                        scores,
-                        parts[r, h, c],
-                    )
-            item = take(counter)
-    _combine(lengths, peaks, totals, parts, out)
+    return peak, _sum(scores, num)
 
 
 @compiled()
-def _combine(lengths: Any, peaks: Any, totals: Any, parts: Any, out: Any) -> None:
-    """Put the chunks of every head together, first chunk first."""
-    rows, heads, _, size = parts.shape
+def _gather(columns: Any, start: int, span: tuple[int, int], source: Any, out: Any) -> None:
+    """Put the tokens first .. last - 1 of a row's own text side by side: source f32[S, D]."""
+    for i in range(span[0], span[1]):
+        slot = i if i < start else start + columns[i - start]
+        for d in range(source.shape[1]):
+            out[i - span[0], d] = source[slot, d]
+
+
+@compiled()
+def _lies_in_order(columns: Any, num: int) -> bool:
+    """Whether the first `num` columns that a row sees are the first of the pass."""
+    for i in range(num):  # noqa: SIM110  numba knows no generators inside all()
+        if columns[i] != i:
+            return False
+    return True
+
+
+@compiled()
+def _attend_rows(
+    q: Any, keys: Any, values: Any, text: Any, s: Any, members: Any, place: Any, w: int
+) -> None:
+    """The chunk `place` = (kv, chunk) for the rows `members`, whose text begins with these tokens.
+
+    q f32[R, heads * D]; keys, values f32[n, D].
+    """
+    kv, c = place
+    first, size = c * CHUNK, keys.shape[1]
+    group = q.shape[1] // size // s.keys.shape[2]
+    queries, scores = s.queries[w, : len(members) * group], s.scores[w, : len(members) * group]
+    for i in range(len(members)):
+        for h in range(group):
+            for d in range(size):
+                queries[i * group + h, d] = q[members[i], (kv * group + h) * size + d]
+    none = queries[0, :0]
+    multiply_rows(queries, keys, none, none, scores, 0, len(keys))
+    scale = 1.0 / np.sqrt(size)
+    for i in range(len(members)):
+        r = members[i]
+        num = min(CHUNK, text.lengths[r] - first)
+        for h in range(group):
+            s.peaks[r, kv * group + h, c], s.totals[r, kv * group + h, c] = _soften(
+                scores[i * group + h], num, text.lows[r] - first, scale
+            )
+    _weigh_values(values, text, s, members, place, w)
+
+
+@compiled()
+def _weigh_values(
+    values: Any, text: Any, s: Any, members: Any, place: tuple[int, int], w: int
+) -> None:
+    """The values f32[n, D] that the members' scores weigh; queries of one length share a pass."""
+    kv, c = place
+    group = s.queries.shape[1] // text.columns.shape[1]
+    # The scores are done, so their queries' place takes the results.
+    results, scores = s.queries[w], s.scores[w]
+    queries = len(members) * group
+    done = 0
+    while done < queries:
+        num = min(CHUNK, text.lengths[members[done // group]] - c * CHUNK)
+        taken = 1
+        while taken < MAX_QUERIES and done + taken < queries:
+            if num != min(CHUNK, text.lengths[members[(done + taken) // group]] - c * CHUNK):
+                break
+            taken += 1
+        weigh_rows(taken, results, scores, values, num, done)
+        done += taken
+    for i in range(len(members)):
+        for h in range(group):
+            for d in range(values.shape[1]):
+                s.sums[members[i], kv * group + h, c, d] = results[i * group + h, d]
+
+
+@compiled()
+def attend(q: Any, keys: Any, values: Any, text: Any, s: Any, place: Any, w: int) -> None:
+    """One chunk for all columns of a row and all query heads of a key head: place = (b, kv, chunk).
+
+    q f32[R, heads * D]; keys, values f32[S, D] of that cache row and key head. The state `s` gives
+    scratch to worker w and takes the chunk's peaks, totals and sums.
+    """
+    b, kv, c = place
+    width, start, first = text.columns.shape[1], text.starts[b], c * CHUNK
+    members = np.empty(width, np.int64)
+    num, last = 0, first
+    for r in range(b * width, (b + 1) * width):
+        end = min(first + CHUNK, text.lengths[r])
+        if first >= end:
+            continue
+        if _lies_in_order(text.columns[r], end - start):
+            members[num] = r
+            num += 1
+            last = max(last, end)
+        else:
+            _gather(text.columns[r], start, (first, end), keys, s.gathered[w, 0])
+            _gather(text.columns[r], start, (first, end), values, s.gathered[w, 1])
+            near, found = s.gathered[w, 0, : end - first], s.gathered[w, 1, : end - first]
+            _attend_rows(q, near, found, text, s, np.full(1, r), (kv, c), w)
+    if num > 0:
+        _attend_rows(q, keys[first:last], values[first:last], text, s, members[:num], (kv, c), w)
+
+
+@compiled()
+def combine(lengths: Any, parts: Any, out: Any) -> None:
+    """Put the chunks of every head together, first chunk first; out f32[R, heads * D]."""
+    rows, heads, _, size = parts.sums.shape
     for r in range(rows):
         chunks = (lengths[r] + CHUNK - 1) // CHUNK
         for h in range(heads):
             peak = np.float32(-np.inf)
             for c in range(chunks):
-                peak = max(peak, peaks[r, h, c])
+                peak = max(peak, parts.peaks[r, h, c])
             total = np.float32(0.0)
             for d in range(size):
                 out[r, h * size + d] = np.float32(0.0)
             for c in range(chunks):
-                if totals[r, h, c] > 0:
-                    factor = exp(peaks[r, h, c] - peak)
-                    total += factor * totals[r, h, c]
+                if parts.totals[r, h, c] > 0:
+                    factor = exp(parts.peaks[r, h, c] - peak)
+                    total += factor * parts.totals[r, h, c]
                     for d in range(size):
-                        out[r, h * size + d] += factor * parts[r, h, c, d]
+                        out[r, h * size + d] += factor * parts.sums[r, h, c, d]
             for d in range(size):
                 out[r, h * size + d] /= total

@@ -1,46 +1,120 @@
 """The layers of a Llama-shaped decoder over a few rows, compiled; knows arrays, not models.
 
-One call runs all layers: RMS norm, projections to queries, keys and values, rotary embedding,
-attention over a cache, output projection, RMS norm, gated MLP. The arithmetic of a row does not
-depend on the rows beside it, so its result has the same bits in any company.
+One call runs all layers and the head: RMS norm, projections to queries, keys and values, rotary
+embedding, attention over a cache, output projection, RMS norm, gated MLP; then the final norm and
+the logits. A team of threads shares its items (`team.py`); what is too small to share, the thread
+that finishes a phase does at its end. The arithmetic of a row does not depend on the rows beside
+it, so its result has the same bits in any company.
 
 numba's disk cache notices changes in this file only: touch it after changing its imports.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
 from numba.core import types as numba_types
 from numba.np.numpy_support import carray
 
-from draftproof.kernels.attention import attend, exp
-from draftproof.kernels.matmul import (
-    ROWS_PER_TILE,
-    WEIGHTS_PER_TAKE,
+from draftproof.kernels.attention import CHUNK, attend, combine, exp
+from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.team import (
+    FINISHED,
+    READY,
+    TAKEN,
+    TEAM_SIZE,
     compiled,
+    count,
     intrinsic,
-    multiply_blocks,
-    multiply_rows,
-    take,
+    publish,
+    wait,
 )
 
 types: Any = numba_types
 
+QKV, ATTENTION, OUTPUT, GATE, DOWN, PHASES = range(6)
+HEAD = 7
+# What a waiting thread fetches ahead; more would not stay in a second-level cache.
+_FETCH_BYTES = 1 << 17
+
+
+class Weights(NamedTuple):
+    """A decoder's numbers, by address.
+
+    Lists of arrays would need methods that numba compiles anew in every process.
+    """
+
+    places: Any
+    """i64[L, 25], 0 for none: weights, scales, biases of q, k, v, o, gate, up, down, then the norms
+    before attention, before the MLP, of queries, of keys."""
+    shapes: Any
+    """i64[8, 2]: (outputs, inputs) of those seven and the head."""
+    head: Any
+    """i64[3]: weight, scale, bias."""
+    norm: Any
+    """f32[H]: the final norm."""
+    like: Any
+    """f32[0, 0] or i8[0, 0]: the weights' type; all else is float32."""
+    eps: float
+
+
+class State(NamedTuple):
+    """Arrays that one pass over R rows fills."""
+
+    x: Any
+    """f32[R, H]: the residual stream."""
+    h: Any
+    """f32[R, H]: what the next projection reads."""
+    y: Any
+    """f32[R, H]: what is added to x."""
+    q: Any
+    k: Any
+    v: Any
+    mixed: Any
+    """f32[R, heads * D]: attention's result."""
+    gate: Any
+    up: Any
+    peaks: Any
+    """f32[R, heads, chunks]: largest score of each chunk of attention."""
+    totals: Any
+    """f32[R, heads, chunks]: its softmax's denominator, relative to the peak."""
+    sums: Any
+    """f32[R, heads, chunks, D]: its weighted sum of values, likewise."""
+    queries: Any
+    """f32[workers, W * heads of a group, D]: attention's scratch, as are the next two."""
+    scores: Any
+    """f32[workers, W * heads of a group, CHUNK]"""
+    gathered: Any
+    """f32[workers, 2, CHUNK, D]"""
+    keys: Any
+    """f32[L, rows, kv_heads, S, D]: the cache; values likewise."""
+    values: Any
+    cos: Any
+    """f32[R, D]; sin likewise."""
+    sin: Any
+    asked: Any
+    """i64[A]: rows whose logits are wanted."""
+    logits: Any
+    """f32[A, V]"""
+
+
+@compiled(fastmath={"reassoc", "contract"})
+def _square_sum(x: Any) -> Any:
+    total = np.float32(0.0)
+    for i in range(len(x)):
+        total += x[i] * x[i]
+    return total
+
 
 @compiled()
 def _norm(x: Any, weight: Any, eps: float, out: Any) -> None:
-    """RMS norm of every row: x f32[R, H], weight f32[H], out f32[R, H]."""
-    width = x.shape[1]
-    for r in range(x.shape[0]):
-        total = np.float32(0.0)
-        for i in range(width):
-            total += x[r, i] * x[r, i]
-        factor = np.float32(1.0 / np.sqrt(total / np.float32(width) + np.float32(eps)))
-        for i in range(width):
-            out[r, i] = weight[i] * (x[r, i] * factor)
+    """RMS norm of one row: x, weight, out f32[H]."""
+    mean = _square_sum(x) / np.float32(len(x))
+    factor = np.float32(1.0) / np.float32(np.sqrt(mean + np.float32(eps)))
+    for i in range(len(x)):
+        out[i] = weight[i] * (x[i] * factor)
 
 
 @compiled()
@@ -55,100 +129,36 @@ def _rotate(x: Any, heads: int, cos: Any, sin: Any, norm: Any, eps: float) -> No
         for h in range(heads):
             head = x[r, h * size : (h + 1) * size]
             if norm.size > 0:
-                total = np.float32(0.0)
-                for i in range(size):
-                    total += head[i] * head[i]
-                factor = np.float32(1.0 / np.sqrt(total / np.float32(size) + np.float32(eps)))
-                for i in range(size):
-                    head[i] = norm[i] * (head[i] * factor)
+                _norm(head, norm, eps, head)
             for i in range(half):
                 a, b = head[i], head[i + half]
                 head[i] = a * cos[r, i] - b * sin[r, i]
                 head[i + half] = b * cos[r, i + half] + a * sin[r, i + half]
 
 
-@compiled(parallel=True)
-def _project(
-    x: Any,
-    wq: Any,
-    sq: Any,
-    bq: Any,
-    q: Any,
-    wk: Any,
-    sk: Any,
-    bk: Any,
-    k: Any,
-    wv: Any,
-    sv: Any,
-    bv: Any,
-    v: Any,
-    workers: int,
-) -> None:
-    """q, k, v = x @ w.T * scale + bias for three matrices, their blocks shared out together."""
-    per_take = WEIGHTS_PER_TAKE // max(1, x.shape[1]) // ROWS_PER_TILE * ROWS_PER_TILE
-    per_take = max(ROWS_PER_TILE, per_take)
-    takes_q = (wq.shape[0] + per_take - 1) // per_take
-    takes_k = takes_q + (wk.shape[0] + per_take - 1) // per_take
-    takes = takes_k + (wv.shape[0] + per_take - 1) // per_take
-    counter = np.zeros(1, np.intp)
-    for _ in prange(workers):
-        taken: int = take(counter)
-        while taken < takes:
-            if taken < takes_q:
-                start = taken * per_take
-                multiply_rows(x, wq, sq, bq, q, start, min(wq.shape[0], start + per_take))
-            elif taken < takes_k:
-                start = (taken - takes_q) * per_take
-                multiply_rows(x, wk, sk, bk, k, start, min(wk.shape[0], start + per_take))
-            else:
-                start = (taken - takes_k) * per_take
-                multiply_rows(x, wv, sv, bv, v, start, min(wv.shape[0], start + per_take))
-            taken = take(counter)
-
-
-@compiled(parallel=True)
-def _gate(
-    x: Any, wg: Any, sg: Any, bg: Any, gate: Any, wu: Any, su: Any, bu: Any, up: Any, workers: int
-) -> None:
-    """gate = silu(x @ wg.T) * (x @ wu.T), f32[R, I]; `up` is scratch of the same shape."""
-    rows = wg.shape[0]
-    per_take = WEIGHTS_PER_TAKE // 2 // max(1, x.shape[1]) // ROWS_PER_TILE * ROWS_PER_TILE
-    per_take = max(ROWS_PER_TILE, per_take)
-    takes = (rows + per_take - 1) // per_take
-    counter = np.zeros(1, np.intp)
-    for _ in prange(workers):
-        taken: int = take(counter)
-        while taken < takes:
-            start = taken * per_take
-            stop = min(rows, start + per_take)
-            multiply_rows(x, wg, sg, bg, gate, start, stop)
-            multiply_rows(x, wu, su, bu, up, start, stop)
-            for r in range(x.shape[0]):
-                for o in range(start, stop):
-                    g = gate[r, o]
-                    e = exp(-abs(g))
-                    s = np.float32(1.0) / (np.float32(1.0) + e)
-                    gate[r, o] = g * (s if g >= 0 else e * s) * up[r, o]
-            taken = take(counter)
-
-
 @compiled()
-def _store(k: Any, v: Any, keys: Any, values: Any, first_row: int, starts: Any, width: int) -> None:
+def _store(k: Any, v: Any, keys: Any, values: Any, text: Any) -> None:
     """Put k, v f32[R, kv_heads * D] behind each cache row's start."""
     kv_heads, size = keys.shape[1], keys.shape[3]
+    width = text.columns.shape[1]
     for r in range(k.shape[0]):
-        slot = starts[r // width] + r % width
+        row = text.first_row + r // width
+        slot = text.starts[r // width] + r % width
         for h in range(kv_heads):
             for d in range(size):
-                keys[first_row + r // width, h, slot, d] = k[r, h * size + d]
-                values[first_row + r // width, h, slot, d] = v[r, h * size + d]
+                keys[row, h, slot, d] = k[r, h * size + d]
+                values[row, h, slot, d] = v[r, h * size + d]
 
 
 @compiled()
-def _add(x: Any, y: Any) -> None:
-    for r in range(x.shape[0]):
-        for i in range(x.shape[1]):
-            x[r, i] += y[r, i]
+def _silu_times(gate: Any, up: Any, start: int, stop: int) -> None:
+    """gate = silu(gate) * up in columns start to stop; f32[R, I]"""
+    for r in range(gate.shape[0]):
+        for o in range(start, stop):
+            g = gate[r, o]
+            e = exp(-abs(g))
+            s = np.float32(1.0) / (np.float32(1.0) + e)
+            gate[r, o] = g * (s if g >= 0 else e * s) * up[r, o]
 
 
 @intrinsic
@@ -168,89 +178,121 @@ def _vector(address: int, size: int, floats: Any) -> Any:
 
 
 @compiled()
-def _linear(at: Any, shapes: Any, i: int, like: Any, floats: Any) -> Any:
-    """Weight, scale and bias of the layer's i-th linear layer."""
-    weight = carray(_pointer(at[i], like), (shapes[i, 0], shapes[i, 1]))
-    scale = _vector(at[7 + i], shapes[i, 0], floats)
-    return weight, scale, _vector(at[14 + i], shapes[i, 0], floats)
+def _project(x: Any, weights: Any, at: tuple[int, int, int], item: Any, y: Any) -> None:
+    """Fill the item's columns of y with x @ w.T * scale + bias; at: the three addresses."""
+    outputs, inputs = weights.shapes[item[1]]
+    weight = carray(_pointer(at[0], weights.like), (outputs, inputs))
+    scale = _vector(at[1], outputs, weights.norm)
+    bias = _vector(at[2], outputs, weights.norm)
+    multiply_rows(x, weight, scale, bias, y, item[2], item[3])
 
 
 @compiled()
-def _mlp(
-    x: Any,
-    h: Any,
-    y: Any,
-    at: Any,
-    shapes: Any,
-    like: Any,
-    floats: Any,
-    gate: Any,
-    up: Any,
-    eps: float,
-    workers: int,
-) -> None:
-    """Add the gated MLP of the layer at `at` to x; h, y, gate, up are scratch."""
-    _norm(x, _vector(at[22], x.shape[1], floats), eps, h)
-    wg, sg, bg = _linear(at, shapes, 4, like, floats)
-    wu, su, bu = _linear(at, shapes, 5, like, floats)
-    _gate(h, wg, sg, bg, gate, wu, su, bu, up, workers)
-    wd, sd, bd = _linear(at, shapes, 6, like, floats)
-    multiply_blocks(gate, wd, sd, bd, y, workers)
-    _add(x, y)
+def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> None:
+    """Compute one item; the phases before it have ended."""
+    phase, linear = item[0], item[1]
+    if phase == ATTENTION:
+        kv_heads = s.keys.shape[2]
+        b, kv = item[1] // kv_heads, item[1] % kv_heads
+        row = text.first_row + b
+        keys, values = s.keys[layer, row, kv], s.values[layer, row, kv]
+        attend(s.q, keys, values, text, s, (b, kv, item[2]), worker)
+        return
+    if linear == HEAD:
+        head = (weights.head[0], weights.head[1], weights.head[2])
+        _project(s.h[: len(s.asked)], weights, head, item, s.logits)
+        return
+    at = weights.places[layer]
+    where = (at[linear], at[7 + linear], at[14 + linear])
+    if phase == QKV:
+        y = s.q if linear == 0 else (s.k if linear == 1 else s.v)
+        _project(s.h, weights, where, item, y)
+    elif phase == OUTPUT:
+        _project(s.mixed, weights, where, item, s.y)
+    elif phase == DOWN:
+        _project(s.gate, weights, where, item, s.y)
+    else:
+        _project(s.h, weights, where, item, s.gate)
+        _project(s.h, weights, (at[5], at[12], at[19]), item, s.up)
+        _silu_times(s.gate, s.up, item[2], item[3])
 
 
 @compiled()
-def run_layers(
-    x: Any,
-    like: Any,
-    places: Any,
-    shapes: Any,
-    eps: float,
-    keys: Any,
-    values: Any,
-    first_row: int,
-    starts: Any,
-    lows: Any,
-    columns: Any,
-    lengths: Any,
-    cos: Any,
-    sin: Any,
-    workers: int,
-) -> None:
-    """All layers on x f32[R, H], in place; the final norm is the caller's.
+def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
+    """What one thread does when all items of a phase are done."""
+    at = weights.places[layer]
+    rows, hidden = s.x.shape
+    size = s.cos.shape[1]
+    if phase == QKV:
+        q_norm = _vector(at[23], size, weights.norm)
+        k_norm = _vector(at[24], size, weights.norm)
+        _rotate(s.q, s.q.shape[1] // size, s.cos, s.sin, q_norm, weights.eps)
+        _rotate(s.k, s.k.shape[1] // size, s.cos, s.sin, k_norm, weights.eps)
+        _store(s.k, s.v, s.keys[layer], s.values[layer], text)
+    elif phase == ATTENTION:
+        combine(text.lengths, s, s.mixed)
+    elif phase != GATE:
+        for r in range(rows):
+            for i in range(hidden):
+                s.x[r, i] += s.y[r, i]
+        if phase == OUTPUT:
+            norm = _vector(at[22], hidden, weights.norm)
+        elif layer + 1 < len(weights.places):
+            norm = _vector(weights.places[layer + 1, 21], hidden, weights.norm)
+        else:
+            for i in range(len(s.asked)):
+                _norm(s.x[s.asked[i]], weights.norm, weights.eps, s.h[i])
+            return
+        for r in range(rows):
+            _norm(s.x[r], norm, weights.eps, s.h[r])
 
-    places i64[L, 25] holds addresses (0 for none): weights, then scales, then biases of q, k, v,
-    o, gate, up, down, then the norms before attention, before the MLP, of queries, of keys. Weights
-    are like `like`, f32[0, 0] or i8[0, 0], and of shape shapes i64[7, 2]; all else is float32.
-    Addresses and not lists of arrays, whose methods numba compiles anew in every process.
-    keys, values: f32[L, rows, kv_heads, S, D]; cos, sin: f32[R, D]; the rest as in `attend`.
+
+@compiled()
+def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[int, int]:
+    """Address and size of the weights that an item reads first."""
+    phase, linear = item[0], item[1]
+    if phase == ATTENTION:
+        kv_heads = s.keys.shape[2]
+        keys = s.keys[layer, text.first_row + item[1] // kv_heads, item[1] % kv_heads]
+        chunk_bytes = CHUNK * keys.shape[1] * 4
+        return keys.ctypes.data + item[2] * chunk_bytes, chunk_bytes
+    address = weights.head[0] if linear == HEAD else weights.places[layer, linear]
+    row_bytes = weights.shapes[linear, 1] * weights.like.itemsize
+    return address + item[2] * row_bytes, min(_FETCH_BYTES, (item[3] - item[2]) * row_bytes)
+
+
+@compiled()
+def _work(
+    weights: Any, text: Any, s: Any, items: Any, ends: Any, heads: Any, team: Any, worker: int
+) -> None:
+    """Take items until none is left."""
+    layers, per_layer = len(weights.places), len(items)
+    total = layers * per_layer + len(heads)
+    ticket: int = count(team, TAKEN)
+    while ticket < total:
+        layer = min(layers, ticket // per_layer)
+        place = ticket - layer * per_layer
+        item = items[place] if layer < layers else heads[place]
+        phase = item[0] if layer < layers else 0
+        address, num_bytes = _fetched(weights, text, s, item, layer)
+        wait(team, layer * PHASES + phase, address, num_bytes)
+        _do(weights, text, s, item, layer, worker)
+        if layer < layers and count(team, FINISHED) + 1 == layer * per_layer + ends[phase]:
+            _end(weights, text, s, phase, layer)
+            publish(team, READY, layer * PHASES + phase + 1)
+        ticket = count(team, TAKEN)
+
+
+@compiled(parallel=True)
+def run(weights: Any, text: Any, s: Any, items: Any, ends: Any, heads: Any, workers: int) -> None:
+    """One pass: s.x, the embedded rows, to s.logits of the rows asked for.
+
+    items i64[N, 4]: those of one layer in the order of phases, of which phase f ends before
+    ends[f]; heads: those of the head.
     """
-    rows, hidden = x.shape
-    size = keys.shape[4]
-    heads, kv_heads = shapes[0, 0] // size, keys.shape[2]
-    floats = cos[0]
-    h = np.empty_like(x)
-    y = np.empty_like(x)
-    q = np.empty((rows, shapes[0, 0]), np.float32)
-    k = np.empty((rows, shapes[1, 0]), np.float32)
-    v = np.empty_like(k)
-    mixed = np.empty_like(q)
-    gate = np.empty((rows, shapes[4, 0]), np.float32)
-    up = np.empty_like(gate)
-    for layer in range(len(places)):
-        at = places[layer]
-        _norm(x, _vector(at[21], hidden, floats), eps, h)
-        wq, sq, bq = _linear(at, shapes, 0, like, floats)
-        wk, sk, bk = _linear(at, shapes, 1, like, floats)
-        wv, sv, bv = _linear(at, shapes, 2, like, floats)
-        _project(h, wq, sq, bq, q, wk, sk, bk, k, wv, sv, bv, v, workers)
-        _rotate(q, heads, cos, sin, _vector(at[23], size, floats), eps)
-        _rotate(k, kv_heads, cos, sin, _vector(at[24], size, floats), eps)
-        _store(k, v, keys[layer], values[layer], first_row, starts, columns.shape[1])
-        attend(
-            q, keys[layer], values[layer], first_row, starts, lows, columns, lengths, mixed, workers
-        )
-        wo, so, bo = _linear(at, shapes, 3, like, floats)
-        multiply_blocks(mixed, wo, so, bo, y, workers)
-        _add(x, y)
-        _mlp(x, h, y, at, shapes, like, floats, gate, up, eps, workers)
+    team = np.zeros(TEAM_SIZE, np.int64)
+    norm = _vector(weights.places[0, 21], s.x.shape[1], weights.norm)
+    for r in range(len(s.x)):
+        _norm(s.x[r], norm, weights.eps, s.h[r])
+    for worker in prange(workers):
+        _work(weights, text, s, items, ends, heads, team, worker)

@@ -14,98 +14,52 @@ of a loop by how much of it fits the registers. The order of one sum, for lane l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba.core.cgutils
-import numba.extending
+import numba
 import numpy as np
 import numpy.typing as npt
-from llvmlite import binding, ir  # type: ignore[import-untyped]
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import prange, types
+
+from draftproof.kernels.team import (
+    LINE_BYTES,
+    TAKEN,
+    TEAM_SIZE,
+    cgutils,
+    compiled,
+    count,
+    intrinsic,
+    prefetch_line,
+)
+from draftproof.kernels.vector import I64, LANES, LANES_F32, MAX_SUMS, fold, load, multiply_add
 
 Floats = npt.NDArray[np.float32]
 Weights = npt.NDArray[np.float32] | npt.NDArray[np.int8]
 
-# Typed loosely: what numba says about its own types differs from release to release.
-cgutils: Any = numba.core.cgutils
-intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic(prefer_literal=True)
-njit: Any = numba.njit
-
-LINE_BYTES = 64
 ROWS_PER_TILE = 4
-TOKENS_PER_PASS = 6
+# How far ahead weights are asked for at least: what memory delivers while it takes to answer.
+_AHEAD_BYTES = 4096
+TOKENS_PER_PASS = 5
 # A thread takes this many weights at a time: enough to hide the taking (some 10 us of work), few
 # enough that a thread which the system holds up leaves the rest to the others.
 WEIGHTS_PER_TAKE = 1 << 16
-
-_WIDE = bool(binding.get_host_cpu_features().get("avx512f", False))
-LANES = 16 if _WIDE else 8
-# Sums kept in registers at once: 24 of AVX-512's 32, 12 of AVX2's 16; the rest hold operands.
-MAX_SUMS = 24 if _WIDE else 12
-
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
-_LANES_F32 = ir.VectorType(_F32, LANES)
 
 
 class _Tile(NamedTuple):
     """The operands of one tile while its code is written: LLVM values."""
 
-    rows: list[Any]
-    """Pointers to rows of weights."""
-    tokens: list[Any]
-    """Pointers to rows of x."""
+    num_rows: int
+    num_tokens: int
+    row: Any
+    """Pointer to the first row of weights; the others follow, `length` numbers each."""
+    token: Any
+    """Pointer to the first row of x, likewise."""
+    results: list[Any]
+    """Pointers to the first result of each token; those of the other rows follow it."""
     length: Any
     """K"""
     weight_bytes: int
-
-
-def _load(builder: Any, pointer: Any, lanes: int) -> Any:
-    """Read `lanes` numbers (one: a scalar) and make them float32."""
-
-    def kind(element: Any) -> Any:
-        return ir.VectorType(element, lanes) if lanes > 1 else element
-
-    element = pointer.type.pointee
-    place = builder.bitcast(pointer, kind(element).as_pointer())
-    # Rows of any K start anywhere: promise LLVM the alignment of one number only.
-    value = builder.load(place, align=4 if element == _F32 else 1)
-    if element == _F32:
-        return value
-    return builder.sitofp(builder.sext(value, kind(_I32)), kind(_F32))
-
-
-def _multiply_add(builder: Any, a: Any, b: Any, total: Any) -> Any:
-    """a * b + total, fused where the machine can."""
-    name = "llvm.fmuladd.f32" if a.type == _F32 else f"llvm.fmuladd.v{LANES}f32"
-    kind = ir.FunctionType(a.type, [a.type] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, total])
-
-
-def _add_lanes(builder: Any, value: Any) -> Any:
-    """Add the upper half of the lanes to the lower until one number is left."""
-    width = LANES
-    while width > 1:
-        width //= 2
-        nothing = ir.Constant(value.type, ir.Undefined)
-        lower, upper = (
-            ir.Constant(ir.VectorType(_I32, width), list(range(start, start + width)))
-            for start in (0, width)
-        )
-        value = builder.fadd(
-            builder.shuffle_vector(value, nothing, lower),
-            builder.shuffle_vector(value, nothing, upper),
-        )
-    return builder.extract_element(value, _I32(0))
-
-
-def _prefetch(builder: Any, pointer: Any) -> None:
-    """Ask for the cache line at pointer, to be put in the second-level cache."""
-    place = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    kind = ir.FunctionType(ir.VoidType(), [place.type, _I32, _I32, _I32])
-    name = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
-    # For reading; locality 2, since 3 (first level) evicts the tokens and measured half as fast.
-    builder.call(name, [place, _I32(0), _I32(2), _I32(1)])
 
 
 def _accumulate(
@@ -113,40 +67,64 @@ def _accumulate(
 ) -> None:
     """Add the products over `span` of K to `sums`, in `step` = (vectors a turn, lanes)."""
     vectors, lanes = step
-    turn = _I64(vectors * lanes)
-    with cgutils.for_range_slice(builder, *span, turn, _I64, inc=True) as (k, _):
+    turn = I64(vectors * lanes)
+    row_offsets = [builder.mul(tile.length, I64(r)) for r in range(tile.num_rows)]
+    token_offsets = [builder.mul(tile.length, I64(t)) for t in range(tile.num_tokens)]
+    ahead = builder.mul(tile.length, I64(ROWS_PER_TILE))
+    least = I64(_AHEAD_BYTES // tile.weight_bytes)
+    ahead = builder.select(builder.icmp_signed("<", ahead, least), least, ahead)
+    # Two pointers that move and few distances: a pointer for each row would not fit the registers.
+    row_place, token_place = (
+        cgutils.alloca_once_value(builder, builder.gep(pointer, [span[0]]))
+        for pointer in (tile.row, tile.token)
+    )
+    with cgutils.for_range_slice(builder, *span, turn, I64, inc=True):
+        row, token = builder.load(row_place), builder.load(token_place)
         if vectors * lanes * tile.weight_bytes == LINE_BYTES:
-            ahead = builder.add(k, builder.mul(tile.length, _I64(ROWS_PER_TILE)))
-            for row in tile.rows:
-                _prefetch(builder, builder.gep(row, [ahead]))
+            next_tile = builder.gep(row, [ahead])
+            for offset in row_offsets:
+                prefetch_line(builder, builder.gep(next_tile, [offset]))
         for vector in range(vectors):
-            column = builder.add(k, _I64(vector * lanes))
-            weights = [_load(builder, builder.gep(row, [column]), lanes) for row in tile.rows]
-            for t, token in enumerate(tile.tokens):
-                x = _load(builder, builder.gep(token, [column]), lanes)
+            shift = I64(vector * lanes)
+            weights = [
+                load(builder, builder.gep(builder.gep(row, [offset]), [shift]), lanes)
+                for offset in row_offsets
+            ]
+            for t, offset in enumerate(token_offsets):
+                x = load(builder, builder.gep(builder.gep(token, [offset]), [shift]), lanes)
                 for r, w in enumerate(weights):
-                    place = sums[r * len(tile.tokens) + t]
-                    builder.store(_multiply_add(builder, w, x, builder.load(place)), place)
+                    place = sums[r * tile.num_tokens + t]
+                    builder.store(multiply_add(builder, w, x, builder.load(place)), place)
+        builder.store(builder.gep(row, [turn]), row_place)
+        builder.store(builder.gep(token, [turn]), token_place)
 
 
-def _inner_products(builder: Any, tile: _Tile) -> list[Any]:
-    """Emit the inner products of every row with every token, row-major."""
-    count = len(tile.rows) * len(tile.tokens)
+def _multiply_tile(builder: Any, tile: _Tile) -> None:
+    """Emit the inner products of every row with every token."""
+    num_rows, num_tokens = tile.num_rows, tile.num_tokens
     # A turn of the loop is a cache line of each row, then one vector, then one number.
     vectors = max(1, LINE_BYTES // (LANES * tile.weight_bytes))
-    lines = builder.and_(tile.length, _I64(-LANES * vectors))
-    whole = builder.and_(tile.length, _I64(-LANES))
+    lines = builder.and_(tile.length, I64(-LANES * vectors))
+    whole = builder.and_(tile.length, I64(-LANES))
     # Stack places of the entry block: LLVM turns them into registers.
-    wide = [cgutils.alloca_once(builder, _LANES_F32) for _ in range(count)]
-    for place in wide:
-        builder.store(ir.Constant(_LANES_F32, [0.0] * LANES), place)
-    _accumulate(builder, tile, wide, (_I64(0), lines), (vectors, LANES))
-    _accumulate(builder, tile, wide, (lines, whole), (1, LANES))
-    narrow = [cgutils.alloca_once(builder, _F32) for _ in range(count)]
-    for source, place in zip(wide, narrow, strict=True):
-        builder.store(_add_lanes(builder, builder.load(source)), place)
-    _accumulate(builder, tile, narrow, (whole, tile.length), (1, 1))
-    return [builder.load(place) for place in narrow]
+    sums = [cgutils.alloca_once(builder, LANES_F32) for _ in range(num_rows * num_tokens)]
+    for place in sums:
+        builder.store(ir.Constant(LANES_F32, [0.0] * LANES), place)
+    _accumulate(builder, tile, sums, (I64(0), lines), (vectors, LANES))
+    _accumulate(builder, tile, sums, (lines, whole), (1, LANES))
+    for t, result in enumerate(tile.results):
+        row = 0
+        while row < num_rows:
+            taken = 1 << min(2, (num_rows - row).bit_length() - 1)
+            folded = fold(
+                builder,
+                [builder.load(sums[r * num_tokens + t]) for r in range(row, row + taken)],
+            )
+            place = builder.bitcast(builder.gep(result, [I64(row)]), folded.type.as_pointer())
+            builder.store(folded, place, align=4)
+            row += taken
+    rest = [builder.gep(result, [I64(r)]) for r in range(num_rows) for result in tile.results]
+    _accumulate(builder, tile, rest, (whole, tile.length), (1, 1))
 
 
 def _emit_tile(
@@ -162,21 +140,20 @@ def _emit_tile(
     stride = cgutils.unpack_tuple(builder, y.shape)[1]
 
     def line(array: Any, first: Any, offset: int, width: Any) -> Any:
-        index = builder.mul(builder.add(first, _I64(offset)), width)
+        index = builder.mul(builder.add(first, I64(offset)), width)
         return builder.gep(array.data, [index])
 
     num_rows, num_tokens = shape
     weight_bytes = signature.args[4].dtype.bitwidth // 8
-    tokens = [line(x, first_token, t, length) for t in range(num_tokens)]
     group = max(1, min(num_rows, MAX_SUMS // num_tokens))
     for start in range(0, num_rows, group):
-        offsets = range(start, min(start + group, num_rows))
-        rows = [line(w, first_row, r, length) for r in offsets]
-        sums = _inner_products(builder, _Tile(rows, tokens, length, weight_bytes))
-        for n, value in enumerate(sums):
-            out = line(y, first_token, n % num_tokens, stride)
-            column = builder.add(first_row, _I64(offsets[n // num_tokens]))
-            builder.store(value, builder.gep(out, [column]))
+        column = builder.add(first_row, I64(start))
+        results = [
+            builder.gep(line(y, first_token, t, stride), [column]) for t in range(num_tokens)
+        ]
+        rows = min(group, num_rows - start)
+        first = line(w, first_row, start, length), line(x, first_token, 0, length)
+        _multiply_tile(builder, _Tile(rows, num_tokens, *first, results, length, weight_bytes))
     return context.get_dummy_value()
 
 
@@ -193,30 +170,6 @@ def _tile(
         return _emit_tile(context, builder, signature, values, shape)
 
     return types.void(rows, tokens, y, x, w, types.intp, types.intp), generate
-
-
-@intrinsic
-def take(_typing: Any, counter: Any) -> Any:
-    """Add one to counter[0] for all threads and return what it was."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place = context.make_array(signature.args[0])(context, builder, values[0]).data
-        return builder.atomic_rmw("add", place, _I64(1), "monotonic")
-
-    return types.intp(counter), generate
-
-
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """numba's njit with the disk cache, or without where no folder can be written."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            dispatcher: Callable[..., Any] = njit(cache=True, **options)(function)
-        except RuntimeError:
-            dispatcher = njit(**options)(function)
-        return dispatcher
-
-    return decorate
 
 
 @compiled()
@@ -243,12 +196,15 @@ def multiply_rows(
     """Fill output rows start to stop of y, on the calling thread; shapes as in `multiply`."""
     num_tokens = x.shape[0]
     passes = (num_tokens + TOKENS_PER_PASS - 1) // TOKENS_PER_PASS
+    # Even passes: 6 tokens are 3 + 3, since 5 + 1 would wait longer for memory.
+    least, more = num_tokens // max(1, passes), num_tokens % max(1, passes)
     whole = start + (stop - start) // ROWS_PER_TILE * ROWS_PER_TILE
     for o in range(start, whole, ROWS_PER_TILE):
+        t = 0
         for p in range(passes):
-            # Even passes: 8 tokens are 4 + 4, since 6 + 2 would wait longer for memory.
-            t = num_tokens * p // passes
-            _four_rows(num_tokens * (p + 1) // passes - t, y, x, w, t, o)
+            num = least + 1 if p < more else least
+            _four_rows(num, y, x, w, t, o)
+            t += num
     for o in range(whole, stop):
         for t in range(num_tokens):
             _tile(1, 1, y, x, w, t, o)
@@ -271,13 +227,13 @@ def multiply_blocks(
     per_take = WEIGHTS_PER_TAKE // max(1, w.shape[1]) // ROWS_PER_TILE * ROWS_PER_TILE
     per_take = max(ROWS_PER_TILE, per_take)
     takes = (num_rows + per_take - 1) // per_take
-    counter = np.zeros(1, np.intp)
+    team = np.zeros(TEAM_SIZE, np.int64)
     for _ in prange(workers):
-        taken: int = take(counter)
+        taken: int = count(team, TAKEN)
         while taken < takes:
             start = taken * per_take
             multiply_rows(x, w, scale, bias, y, start, min(num_rows, start + per_take))
-            taken = take(counter)
+            taken = count(team, TAKEN)
 
 
 def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, threads: int) -> None:

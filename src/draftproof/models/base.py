@@ -23,8 +23,12 @@ class TargetModel(Protocol):
     cache_bytes_per_token: int
     """What the keys and values of one token take, all layers together."""
 
-    def forward(self, batch: TreeBatch, cache: KVCache) -> TargetOutput:
+    def forward(
+        self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
+    ) -> TargetOutput:
         """Score every column of `batch`, whose row b continues cache row b.
+
+        Given `columns`, the logits are those of column columns[b] of each row b only: f[B, 1, V].
 
         Writes keys and values behind each row's committed ones and leaves the lengths alone.
         """

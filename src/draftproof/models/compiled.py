@@ -16,7 +16,7 @@ from draftproof.models.cache import KVCache, Slots
 MAX_STEP_ROWS = 64
 _SHAPES = {"llama", "mistral", "qwen2", "qwen3"}
 _ROTARY = {"default", "linear", "llama3", "yarn"}
-_NOTHING = np.empty(0, np.float32)
+_OPERANDS = ("weight", "scale", "bias")
 
 
 class CompiledStep:
@@ -27,18 +27,26 @@ class CompiledStep:
         self._cache_layers = cache_layers
         self._window = window
         config = module.config
-        self._eps = float(config.rms_norm_eps)
         layers = module.model.layers
-        attention = layers[0].self_attn
-        self.head_dim: int = attention.head_dim
+        self.head_dim: int = layers[0].self_attn.head_dim
         self.kv_heads: int = config.num_key_value_heads
+        from draftproof.kernels.decoder import Weights
+        from draftproof.kernels.step import Step
+
         parts = [[*_linears(layer)] for layer in layers]
-        shapes = [(linear.out_features, linear.in_features) for linear in parts[0]]
-        self._shapes = np.array(shapes, np.int64)
-        self._like = np.empty((0, 0), _numpy(parts[0][0].weight).dtype)
+        head = module.lm_head
+        shapes = [(part.out_features, part.in_features) for part in (*parts[0], head)]
         # The tensors behind the addresses are kept alive by the module.
         rows = [_addresses(layer, linears) for layer, linears in zip(layers, parts, strict=True)]
-        self._places = np.array(rows, np.int64)
+        weights = Weights(
+            places=np.array(rows, np.int64),
+            shapes=np.array(shapes, np.int64),
+            head=np.array([_address(getattr(head, name, None)) for name in _OPERANDS], np.int64),
+            norm=module.model.norm.weight.detach().numpy(),
+            like=np.empty((0, 0), parts[0][0].weight.detach().numpy().dtype),
+            eps=float(config.rms_norm_eps),
+        )
+        self._step = Step(weights)
         self._cos, self._sin = self._rotary_table(256)
 
     @classmethod
@@ -50,11 +58,14 @@ class CompiledStep:
             return None
         return cls(module, window if kinds == ("sliding_attention",) else None, cache_layers)
 
-    def __call__(self, batch: TreeBatch, cache: KVCache, slots: Slots) -> Tensor:
-        """Logits f32[B, W, V] of every column; writes keys and values as the modules would."""
-        from draftproof.kernels.decoder import run_layers
+    def __call__(self, batch: TreeBatch, cache: KVCache, slots: Slots, asked: Any) -> Tensor:
+        """Logits f32[A, V] of the rows `asked`, i64[A], row b * W + w being column w of row b.
 
-        rows, width = batch.tokens.shape
+        Writes keys and values as the modules would.
+        """
+        from draftproof.kernels.attention import Text
+
+        width = batch.tokens.shape[1]
         positions = batch.positions.reshape(-1).numpy()
         if positions.max() >= len(self._cos):
             self._cos, self._sin = self._rotary_table(2 * int(positions.max()))
@@ -62,39 +73,21 @@ class CompiledStep:
         x = self._module.model.embed_tokens(batch.tokens.reshape(-1))
         starts = np.array(slots.starts, np.int64)
         mask = batch.mask.reshape(-1, width).numpy()
-        # The columns that a row sees, in order, in front of those that it does not.
-        columns = np.argsort(~mask, axis=1, kind="stable")
         lows = np.zeros_like(positions)
         if self._window is not None:
             lows = positions - (self._window - 1)
-        run_layers(
-            x.numpy(),
-            self._like,
-            self._places,
-            self._shapes,
-            self._eps,
-            keys.numpy(),
-            values.numpy(),
-            slots.first_row,
-            starts,
-            lows,
-            columns,
-            starts.repeat(width) + mask.sum(axis=1),
-            self._cos[positions],
-            self._sin[positions],
-            torch.get_num_threads(),
+        text = Text(
+            first_row=slots.first_row,
+            starts=starts,
+            # The columns that a row sees, in order, in front of those that it does not.
+            columns=np.argsort(~mask, axis=1, kind="stable"),
+            lengths=starts.repeat(width) + mask.sum(axis=1),
+            lows=lows,
         )
-        return self._head(self._module.model.norm(x)).view(rows, width, -1)
-
-    def _head(self, hidden: Tensor) -> Tensor:
-        """Logits f32[R, V]; by our kernel for any number of rows, so that a row keeps its bits."""
-        from draftproof.kernels.matmul import multiply
-
-        head = self._module.lm_head
-        logits = torch.empty(len(hidden), head.out_features)
-        operands = _numpy(head.weight), _optional(head, "scale"), _optional(head, "bias")
-        multiply(hidden.numpy(), *operands, logits.numpy(), torch.get_num_threads())
-        return logits
+        rotary = self._cos[positions], self._sin[positions]
+        cached = keys.numpy(), values.numpy()
+        threads = torch.get_num_threads()
+        return torch.from_numpy(self._step(x.numpy(), text, cached, rotary, asked, threads))
 
     def reserve(self, cache: KVCache) -> tuple[Tensor, Tensor]:
         """The keys and values of all layers of the whole model, f32[L, rows, kv_heads, S, D]."""
@@ -118,13 +111,13 @@ def _addresses(layer: Any, linears: Sequence[Any]) -> list[int]:
     norms = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
     for name in ("q_norm", "k_norm"):
         norms.append(getattr(getattr(layer.self_attn, name, None), "weight", None))
-    tensors = [
-        *(linear.weight for linear in linears),
-        *(getattr(linear, "scale", None) for linear in linears),
-        *(linear.bias for linear in linears),
-        *norms,
-    ]
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    operands = [getattr(linear, name, None) for name in _OPERANDS for linear in linears]
+    return [_address(tensor) for tensor in (*operands, *norms)]
+
+
+def _address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers lie; 0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _fits(module: Any) -> bool:
@@ -144,12 +137,3 @@ def _fits(module: Any) -> bool:
             for linear in (*_linears(layer), module.lm_head)
         )
     )
-
-
-def _numpy(tensor: Tensor) -> Any:
-    return tensor.detach().numpy()
-
-
-def _optional(linear: Any, name: str) -> Any:
-    tensor = getattr(linear, name, None)
-    return _NOTHING if tensor is None else _numpy(tensor)

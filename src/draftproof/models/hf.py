@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import Cache, PreTrainedModel
@@ -57,15 +58,17 @@ class HFModel:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._can_select_logits = "logits_to_keep" in names
 
-    def forward(self, batch: TreeBatch, cache: KVCache) -> TargetOutput:
-        return TargetOutput(self._run(batch, cache, first_row=0, logits_to_keep=0))
+    def forward(
+        self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
+    ) -> TargetOutput:
+        return TargetOutput(self._run(batch, cache, 0, columns))
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, row: int, chunk: int) -> None:
         for start in range(0, len(tokens), chunk):
             part = tokens[start : start + chunk]
             chain = Draft.chain(part[1:], Proposal.POINT)
             batch = pack(part[:1], [chain], [cache.lengths[row]], self.device)
-            self._run(batch, cache, first_row=row, logits_to_keep=1)
+            self._run(batch, cache, row, [len(part) - 1])
             cache.keep(row, range(len(part)))
 
     def end_ids(self, tokenizer: Any = None) -> frozenset[int]:
@@ -134,27 +137,39 @@ class HFModel:
 
     @torch.inference_mode()
     def _run(
-        self, batch: TreeBatch, cache: KVCache, first_row: int, logits_to_keep: int
+        self, batch: TreeBatch, cache: KVCache, first_row: int, columns: Sequence[int] | None
     ) -> torch.Tensor:
-        """Logits f[B, W, V], or of the last `logits_to_keep` columns when that is not 0."""
+        """Logits f[B, W, V], or f[B, 1, V] of the `columns`, one for each row."""
         rows, width = batch.tokens.shape
         slots = cache.slots(first_row, rows, width)
         if self._step is not None:
             self._step.reserve(cache)
-            if logits_to_keep == 0 and rows * width <= MAX_STEP_ROWS:
-                return self._step(batch, cache, slots)
+            if rows * width <= MAX_STEP_ROWS:
+                asked = np.arange(rows * width)
+                if columns is not None:
+                    asked = np.arange(rows) * width + np.asarray(columns)
+                return self._step(batch, cache, slots, asked).view(rows, -1, self.vocab_size)
+        return self._by_modules(batch, cache, slots, columns)
+
+    def _by_modules(
+        self, batch: TreeBatch, cache: KVCache, slots: Slots, columns: Sequence[int] | None
+    ) -> torch.Tensor:
+        """The same by the stock modules."""
         arguments: dict[str, Any] = {self._cache_argument: _CacheView(cache, slots)}
-        if self._can_select_logits:
-            arguments["logits_to_keep"] = logits_to_keep
-        output = self._module(
+        chosen = None if columns is None else torch.tensor(columns, device=self.device)
+        if chosen is not None and len(chosen) == 1 and self._can_select_logits:
+            arguments["logits_to_keep"] = chosen
+            chosen = None
+        logits: torch.Tensor = self._module(
             input_ids=batch.tokens,
             attention_mask=self._masks(batch, slots),
             position_ids=batch.positions,
             use_cache=True,
             **arguments,
-        )
-        logits: torch.Tensor = output.logits
-        return logits
+        ).logits
+        if chosen is None:
+            return logits
+        return logits[torch.arange(len(chosen), device=self.device), chosen][:, None]
 
     def _masks(self, batch: TreeBatch, slots: Slots) -> torch.Tensor | dict[str, torch.Tensor]:
         """bool or additive f[B, 1, W, E]; one per kind of layer when a model mixes them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from draftproof.core import Draft, TreeBatch
@@ -20,15 +21,15 @@ def pack(
     `lengths[b]` is the number of committed tokens before the anchor, which is its position.
     """
     width = 1 + max(len(draft.tokens) for draft in drafts)
-    rows, positions = len(anchors), []
-    mask = torch.eye(width, dtype=torch.bool).repeat(rows, 1, 1)
-    tokens = torch.zeros((rows, width), dtype=torch.long)
+    tokens, positions = [], []
+    mask = np.zeros((len(anchors), width, width), np.bool_)
+    mask[:, np.arange(width), np.arange(width)] = True
     for b, (anchor, draft) in enumerate(zip(anchors, drafts, strict=True)):
         fed = 1 + len(draft.tokens)
-        tokens[b, :fed] = torch.tensor([anchor, *draft.tokens])
+        tokens.append([anchor, *draft.tokens, *[0] * (width - fed)])
         depths = [0]
         if draft.is_chain:
-            mask[b, :fed, :fed] = torch.ones((fed, fed), dtype=torch.bool).tril_()
+            mask[b, :fed, :fed] = np.tri(fed, dtype=np.bool_)
             depths.extend(range(1, fed))
         else:
             for i, parent in enumerate(draft.parents, start=1):
@@ -36,4 +37,8 @@ def pack(
                 depths.append(depths[parent + 1] + 1)
         # Padding repeats the anchor's position, which every model can embed.
         positions.append([lengths[b] + depth for depth in depths + [0] * (width - fed)])
-    return TreeBatch(tokens.to(device), torch.tensor(positions, device=device), mask.to(device))
+    return TreeBatch(
+        torch.tensor(tokens, device=device),
+        torch.tensor(positions, device=device),
+        torch.from_numpy(mask).to(device),
+    )

@@ -31,8 +31,13 @@ class ToyModel:
         self.cache_bytes_per_token = 2 * torch.float64.itemsize
         self._law = law
 
-    def forward(self, batch: TreeBatch, cache: KVCache) -> TargetOutput:
-        return TargetOutput(self._run(batch, cache, first_row=0))
+    def forward(
+        self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
+    ) -> TargetOutput:
+        logits = self._run(batch, cache, first_row=0)
+        if columns is not None:
+            logits = logits[torch.arange(len(columns)), list(columns)][:, None]
+        return TargetOutput(logits)
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, row: int, chunk: int) -> None:
         for start in range(0, len(tokens), chunk):

@@ -14,6 +14,7 @@ the outcome; keyed by their own position they would be used again one round late
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from draftproof.core import Purpose
 
 _CACHED_POSITIONS = 16
+_BLOCK = 512
 
 
 class Noise(Protocol):
@@ -45,7 +47,7 @@ class KeyedNoise:
 
     def __init__(self, seed: int | None, sample: int = 0) -> None:
         self._key = (secrets.randbits(64) if seed is None else seed, sample)
-        self._races: dict[int, torch.Tensor] = {}
+        self._races: dict[int, _Race] = {}
 
     def accepts(self, p: float, q: float, position: int, offset: int) -> bool:
         return self._uniform(position, Purpose.ACCEPT, offset) * q < p
@@ -60,27 +62,83 @@ class KeyedNoise:
         return index
 
     def race(self, weights: torch.Tensor, position: int) -> int:
-        return int(torch.argmin(self.exponentials(position, weights) / weights))
-
-    def _uniform(self, position: int, purpose: Purpose, offset: int) -> float:
-        return float(self._bits(1, position, purpose, offset)[0] >> np.uint64(11)) * 2.0**-53
+        return self._race(position).winner(weights)
 
     def exponentials(self, position: int, weights: torch.Tensor) -> torch.Tensor:
-        """Exp(1) noise f64[V]; a prefix of it serves a smaller vocabulary."""
-        noise = self._races.get(position)
-        if noise is None or len(noise) < len(weights):
-            bits = self._bits(len(weights), position, Purpose.TARGET, 0) >> np.uint64(12)
-            # (bits + 1/2) / 2^52 is exact and never 0 or 1, so no noise is infinite or zero; with
-            # 53 bits the half would round, at the top to 1.
-            noise = torch.from_numpy(-np.log((bits + 0.5) * 2.0**-52)).to(weights.device)
+        """Exp(1) noise f64[V], above 0; a prefix of it serves a smaller vocabulary."""
+        return self._race(position).numbers(len(weights)).to(weights.device)
+
+    def _race(self, position: int) -> _Race:
+        race = self._races.get(position)
+        if race is None:
             while len(self._races) >= _CACHED_POSITIONS:
                 del self._races[next(iter(self._races))]
-            self._races[position] = noise
-        return noise[: len(weights)]
+            race = _Race(lambda block: self._source(position, Purpose.TARGET, block))
+            self._races[position] = race
+        return race
 
-    def _bits(self, count: int, position: int, purpose: Purpose, offset: int) -> np.ndarray:
+    def _uniform(self, position: int, purpose: Purpose, offset: int) -> float:
+        return (self._bits(position, purpose, offset) >> 11) * 2.0**-53
+
+    def _bits(self, position: int, purpose: Purpose, offset: int) -> int:
+        return int(self._source(position, purpose, offset).random_raw())
+
+    def _source(self, position: int, purpose: Purpose, offset: int) -> np.random.Philox:
         # The lowest counter word runs while numbers are taken; the others hold the key.
         counter = np.array([0, offset, position, int(purpose)], dtype=np.uint64)
-        key = np.array(self._key, dtype=np.uint64)
-        bits: np.ndarray = np.random.Philox(key=key, counter=counter).random_raw(count)
-        return bits
+        return np.random.Philox(key=np.array(self._key, dtype=np.uint64), counter=counter)
+
+
+class _Race:
+    """The exponential noise of one position, made only where it can decide.
+
+    The least of `_BLOCK` independent Exp(1) numbers is Exp(_BLOCK), any of them is it with equal
+    chance, and the others exceed it by Exp(1) again. So the least of every block is drawn first,
+    and the rest only of blocks that can hold the winner: of hundreds, the few that hold a likely
+    token.
+    """
+
+    def __init__(self, source: Callable[[int], np.random.Philox]) -> None:
+        """`source(b + 1)` is the generator of block b, `source(0)` that of the least numbers."""
+        self._source = source
+        self._least = np.empty(0)
+        self._blocks: dict[int, np.ndarray] = {}
+
+    def winner(self, weights: torch.Tensor) -> int:
+        """argmin over v of E[v] / weights[v]; the first of those that tie."""
+        values = weights.cpu().numpy()
+        peaks = np.maximum.reduceat(values, np.arange(0, len(values), _BLOCK))
+        best, found = np.inf, int(values.argmax())
+        with np.errstate(divide="ignore"):
+            bounds = self._least_of(len(peaks)) / peaks
+            for block in np.argsort(bounds, kind="stable").tolist():
+                if bounds[block] > best:
+                    break
+                part = values[block * _BLOCK : (block + 1) * _BLOCK]
+                times = self._block(block)[: len(part)] / part
+                first = int(times.argmin())
+                if (times[first], block * _BLOCK + first) < (best, found):
+                    best, found = times[first], block * _BLOCK + first
+        return found
+
+    def numbers(self, count: int) -> torch.Tensor:
+        """The noise of ids 0 to count - 1, f64[count]: all that `winner` could look at."""
+        blocks = [self._block(block) for block in range(-(-count // _BLOCK))]
+        return torch.from_numpy(np.concatenate(blocks)[:count])
+
+    def _least_of(self, count: int) -> np.ndarray:
+        if len(self._least) < count:
+            drawn = np.random.Generator(self._source(0)).standard_exponential(count) / _BLOCK
+            # Nothing is 0, so that no weight of 0 can win.
+            self._least = np.maximum(drawn, np.finfo(float).tiny)
+        return self._least[:count]
+
+    def _block(self, block: int) -> np.ndarray:
+        numbers = self._blocks.get(block)
+        if numbers is None:
+            generator = np.random.Generator(self._source(block + 1))
+            numbers = generator.standard_exponential(_BLOCK)
+            numbers[generator.integers(_BLOCK)] = 0.0
+            numbers += self._least_of(block + 1)[block]
+            self._blocks[block] = numbers
+        return numbers

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 
 from draftproof.errors import InvalidSetting
+from draftproof.sampling.draw import argmax
 from draftproof.sampling.params import LogitsProcessor, SamplingParams
 
 Processors = tuple[LogitsProcessor, ...]
@@ -65,7 +66,7 @@ class Warp:
         if self._processors:
             scores = self._apply_forks(scores, tokens, paths, parents)
         p = self._shaped(scores)
-        if not bool(p[0].any()):
+        if not float(p[0].max()) > 0:
             self.require(-1)
         return p
 
@@ -154,20 +155,26 @@ class Warp:
         peak = scores.amax(dim=-1, keepdim=True)
         self._dead_rows = (peak[:, 0] == -torch.inf).nonzero()[:, 0].tolist()
         p = self._shaped_alive(scores, peak)
-        p[self._dead_rows] = 0.0
+        if self._dead_rows:
+            p[self._dead_rows] = 0.0
         return p
 
     def _shaped_alive(self, scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
         params = self.params
         if params.is_greedy:
-            best = scores.argmax(dim=-1, keepdim=True)
-            return torch.zeros_like(scores).scatter_(-1, best, 1.0)
+            return torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
         if params.top_k is not None and params.top_k < scores.shape[-1]:
             least = torch.topk(scores, params.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
-        # Subtracting the peak first keeps tiny temperatures finite; below `tiny` is 0 in float32.
-        temperature = max(params.temperature, torch.finfo(scores.dtype).tiny)
-        p = torch.softmax((scores - peak) / temperature, dim=-1)
+        if params.temperature == 1.0:
+            p = torch.softmax(scores, dim=-1)
+        else:
+            # Subtracting the peak first keeps tiny temperatures finite; below `tiny` is 0 in
+            # float32.
+            temperature = max(params.temperature, torch.finfo(scores.dtype).tiny)
+            p = torch.softmax((scores - peak).div_(temperature), dim=-1)
+        if params.top_p == 1.0 and params.min_p == 0.0:
+            return p
         if params.top_p < 1.0:
             p = _nucleus(p, params.top_p)
         if params.min_p > 0.0:

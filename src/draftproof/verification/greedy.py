@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from draftproof.core import Draft, Proposal, Verdict
+from draftproof.sampling.draw import argmax
 from draftproof.sampling.noise import Noise
 from draftproof.verification.base import follow
 
@@ -26,5 +27,5 @@ class Greedy:
         position: int,  # noqa: ARG002
         noise: Noise,  # noqa: ARG002
     ) -> Verdict:
-        best = p.argmax(dim=-1).tolist()
+        best = argmax(p).tolist()
         return follow(draft, lambda row, _depth: int(best[row]))
