@@ -108,7 +108,7 @@ class _Race:
         """argmin over v of E[v] / weights[v]; the first of those that tie."""
         values = weights.cpu().numpy()
         peaks = np.maximum.reduceat(values, np.arange(0, len(values), _BLOCK))
-        best, found = np.inf, int(values.argmax())
+        best, found = np.inf, 0
         with np.errstate(divide="ignore"):
             bounds = self._least_of(len(peaks)) / peaks
             for block in np.argsort(bounds, kind="stable").tolist():

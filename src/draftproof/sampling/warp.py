@@ -13,6 +13,9 @@ from draftproof.errors import InvalidSetting
 from draftproof.sampling.draw import argmax
 from draftproof.sampling.params import LogitsProcessor, SamplingParams
 
+_COLD = 1e-3
+"""Below this temperature, logits divided by it could overflow."""
+
 Processors = tuple[LogitsProcessor, ...]
 
 
@@ -126,7 +129,8 @@ class Warp:
         params = self.params
         if scores is logits:
             scores = scores.clone()
-        scores[:, self._num_tokens :] = -torch.inf
+        if self._num_tokens < scores.shape[-1]:
+            scores[:, self._num_tokens :] = -torch.inf
         for token, bias in params.logit_bias.items():
             scores[:, token] += bias
         if params.repetition_penalty != 1.0 or params.presence_penalty or params.frequency_penalty:
@@ -153,7 +157,7 @@ class Warp:
     def _shaped(self, scores: torch.Tensor) -> torch.Tensor:
         """Temperature, top_k, top_p, min_p; f[N, V] that sums to one. Greedy is a point mass."""
         peak = scores.amax(dim=-1, keepdim=True)
-        self._dead_rows = (peak[:, 0] == -torch.inf).nonzero()[:, 0].tolist()
+        self._dead_rows = [row for row, (best,) in enumerate(peak.tolist()) if best == -torch.inf]
         p = self._shaped_alive(scores, peak)
         if self._dead_rows:
             p[self._dead_rows] = 0.0
@@ -166,13 +170,12 @@ class Warp:
         if params.top_k is not None and params.top_k < scores.shape[-1]:
             least = torch.topk(scores, params.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
-        if params.temperature == 1.0:
-            p = torch.softmax(scores, dim=-1)
-        else:
-            # Subtracting the peak first keeps tiny temperatures finite; below `tiny` is 0 in
-            # float32.
+        if params.temperature < _COLD:
+            # Relative to the peak nothing overflows; below `tiny` is 0 in float32.
             temperature = max(params.temperature, torch.finfo(scores.dtype).tiny)
-            p = torch.softmax((scores - peak).div_(temperature), dim=-1)
+            p = torch.softmax((scores - peak) / temperature, dim=-1)
+        else:
+            p = torch.softmax(scores / params.temperature, dim=-1)
         if params.top_p == 1.0 and params.min_p == 0.0:
             return p
         if params.top_p < 1.0:
