@@ -81,7 +81,7 @@ class Speculator:
         if depth is not None:
             settings = replace(settings, depth=depth)
         loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
-        model = HFModel(loaded.model, loaded.name)
+        model = HFModel(loaded.model, loaded.name, settings.kernels)
         if isinstance(drafter, str):
             around = Surroundings(model, loaded.tokenizer, dtype, device, settings)
             drafter = make_drafter(drafter, around)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from draftproof.errors import InvalidSetting
 
@@ -13,10 +14,12 @@ MAX_DEPTH = 64
 MAX_NODES = 64
 """Most tokens of one draft; a tree may have more of them than it is deep."""
 
+Kernels = Literal["exact", "fastest"]
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How one decode loop runs. None of these changes what is generated."""
+    """How models are run and decoded. None of these changes the distribution of the text."""
 
     depth: int = DEFAULT_DEPTH
     """Tokens drafted per round, 0 to `MAX_DEPTH`; 0 is plain decoding."""
@@ -24,6 +27,11 @@ class EngineSettings:
     """Sequences decoded side by side; the rest wait for a free row."""
     prefill_chunk: int = 512
     """Prompt tokens fed per forward pass while a prompt is read."""
+    kernels: Kernels = "exact"
+    """On a CPU, for a model that `from_pretrained` loads. "exact": a row of a linear layer has the
+    same bits whatever rows are computed beside it, so greedy texts are equal to the token.
+    "fastest": where a quick measurement finds torch's product faster, that is used, and a draft
+    may decide a near-tie."""
     max_cache_bytes: int = 8 << 30
     """Upper limit of one key/value cache; a larger request is refused before it starts."""
 
@@ -35,3 +43,5 @@ class EngineSettings:
         for name in ("max_batch", "prefill_chunk", "max_cache_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidSetting(f"{name} is {getattr(self, name)}; give at least 1")
+        if self.kernels not in get_args(Kernels):
+            raise InvalidSetting(f"kernels is {self.kernels!r}; give 'exact' or 'fastest'")

@@ -20,6 +20,7 @@ from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.cache import KVCache
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
+from tests.tiny import committed
 from tests.toys import Comb, Letters, Scripted, opposite, remembered, top, toy_speculator
 
 V = 5
@@ -175,7 +176,7 @@ def test_cache_after_every_round_is_that_of_a_fresh_prefill(drafter, temperature
             assert cache.lengths[row] == len(sequence.tokens) - 1
             fresh = KVCache(1, 50)
             target.prefill(sequence.tokens[:-1], fresh, 0, chunk=100)
-            for ours, theirs in zip(cache.snapshot(row), fresh.snapshot(0), strict=True):
+            for ours, theirs in zip(committed(cache, row), committed(fresh, 0), strict=True):
                 assert torch.equal(ours[0], theirs[0])
                 assert torch.equal(ours[1], theirs[1])
 

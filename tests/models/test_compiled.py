@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from draftproof.core import Draft, Proposal
+from draftproof.core import Draft, Proposal, TargetOutput
 from draftproof.kernels import is_available
 from draftproof.models.cache import KVCache
 from draftproof.models.compiled import CompiledStep
 from draftproof.models.hf import HFModel
 from draftproof.models.pack import pack
-from tests.tiny import WINDOW, prompt, tiny_model
+from tests.tiny import WINDOW, committed, prompt, tiny_model
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="needs numba")
 SHAPES = {
@@ -33,11 +33,11 @@ def model(name: str) -> HFModel:
     return made
 
 
-def stock(made: HFModel, batch, cache) -> torch.Tensor:
+def stock(made: HFModel, batch, cache, columns=None) -> torch.Tensor:
     """The same pass through the modules."""
     step, made._step = made._step, None
     try:
-        return made.forward(batch, cache).logits
+        return made.forward(batch, cache, columns).logits
     finally:
         made._step = step
 
@@ -68,6 +68,28 @@ def test_logits_are_those_of_the_modules(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
+def test_argmax_is_that_of_the_modules_on_a_thousand_positions(name: str) -> None:
+    made = model(name)
+    compared = 0
+    for text in range(8):
+        tokens = prompt(130, seed=100 + text)
+        caches = [KVCache(rows=1, capacity=140), KVCache(rows=1, capacity=140)]
+        for cache in caches:
+            made.prefill(tokens[:4], cache, 0, 8)
+        for start in range(4, 130, 63):
+            fed = tokens[start : start + 63]
+            chain = Draft.chain(fed[1:], Proposal.POINT)
+            batch = pack(fed[:1], [chain], caches[0].lengths, made.device)
+            found = made.forward(batch, caches[0]).logits.argmax(dim=-1)
+            expected = stock(made, batch, caches[1]).argmax(dim=-1)
+            assert torch.equal(found, expected)
+            compared += found.numel()
+            for cache in caches:
+                cache.keep(0, range(len(fed)))
+    assert compared >= 1000
+
+
+@pytest.mark.parametrize("name", SHAPES)
 def test_cache_holds_what_the_modules_would_have_stored(name: str) -> None:
     made = model(name)
     batch = pack([4], [Draft.chain((5, 6, 7), Proposal.POINT)], [9], made.device)
@@ -76,7 +98,7 @@ def test_cache_holds_what_the_modules_would_have_stored(name: str) -> None:
     stock(made, batch, caches[1])
     for cache in caches:
         cache.keep(0, range(4))
-    for found, expected in zip(caches[0].snapshot(0), caches[1].snapshot(0), strict=True):
+    for found, expected in zip(committed(caches[0], 0), committed(caches[1], 0), strict=True):
         for a, b in zip(found, expected, strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
@@ -106,6 +128,48 @@ def test_a_row_has_the_same_bits_in_any_company(name: str, int8: bool) -> None:
     batch = pack([3, 4, tokens[0]], [other, other, chain], together.lengths, made.device)
     block = made.forward(batch, together).logits[2]
     assert torch.equal(block, torch.stack(one_by_one))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_can_be_asked_of_one_column_per_row(name: str) -> None:
+    """Ragged rows: the last column of each, with the bits that all columns have."""
+    made = model(name)
+    lengths, feeds = [3, 20, 9], [(5, 6, 7), (5,), (5, 6)]
+    chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in feeds]
+    batch = pack([feed[0] for feed in feeds], chains, lengths, made.device)
+    columns = [len(feed) - 1 for feed in feeds]
+    for run in (made.forward, lambda *a: TargetOutput(stock(made, *a))):
+        every = run(batch, filled(made, lengths)).logits
+        one = run(batch, filled(made, lengths), columns).logits
+        assert one.shape == (3, 1, made.vocab_size)
+        for row, column in enumerate(columns):
+            assert torch.equal(one[row, 0], every[row, column])
+
+
+@pytest.mark.parametrize("name", ["llama-grouped", "mistral"])
+def test_number_of_threads_changes_no_bit(name: str) -> None:
+    made = model(name)
+    # Beyond two chunks of attention, so that threads share one row's heads and chunks.
+    long = prompt(200, seed=3)
+    batch = pack([4, 4], [TREE, Draft.chain((5,), Proposal.POINT)], [len(long), 9], made.device)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 2, 2):
+            torch.set_num_threads(threads)
+            cache = KVCache(rows=2, capacity=220)
+            made.prefill(long, cache, 0, 300)
+            made.prefill(prompt(9, seed=4), cache, 1, 300)
+            for row in range(2):  # prefill is torch's, and may differ
+                for store in (*cache._keys.values(), *cache._values.values()):
+                    generator = torch.Generator().manual_seed(row)
+                    with torch.inference_mode():
+                        store[row].copy_(torch.randn(store[row].shape, generator=generator))
+            found.append(made.forward(batch, cache).logits)
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert torch.equal(other[0], found[0][0])
+        assert torch.equal(other[1, :2], found[0][1, :2])
 
 
 def test_what_is_not_of_this_shape_keeps_its_modules() -> None:

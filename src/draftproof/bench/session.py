@@ -20,7 +20,7 @@ from draftproof.bench.record import Record
 from draftproof.bench.runner import Progress, Schedule, run
 from draftproof.bench.summary import Row, categories, summarise
 from draftproof.bench.workloads import OWN_SET, Item, Selection, read_items, select
-from draftproof.config import EngineSettings
+from draftproof.config import EngineSettings, Kernels
 from draftproof.errors import InvalidSetting
 from draftproof.models.load import load
 from draftproof.sampling.params import SamplingParams
@@ -44,11 +44,13 @@ class Settings:
     seed: int = 0
     dtype: str = "auto"
     device: str = "auto"
+    kernels: Kernels = "exact"
     threads: int | None = None
     """Threads to compute with; None for torch's own choice."""
 
     def __post_init__(self) -> None:
         SamplingParams(max_tokens=self.max_tokens, seed=self.seed)
+        EngineSettings(kernels=self.kernels)
         least = {"max_tokens": 2, "max_prompt_tokens": 1, "repeats": 1}
         for name, low in (least | {"per_category": 1, "threads": 1}).items():
             value = getattr(self, name)
@@ -87,6 +89,7 @@ class Result:
             "max_tokens": settings.max_tokens,
             "repeats": settings.repeats,
             "seed": settings.seed,
+            "kernels": settings.kernels,
             "prompts": {
                 "source": selection.source,
                 "total": selection.total,
@@ -118,7 +121,7 @@ def run_bench(
     plain = Speculator.from_pretrained(
         (loaded.model, loaded.tokenizer),
         "none",
-        settings=EngineSettings(max_batch=max(settings.matrix.batches)),
+        settings=EngineSettings(max_batch=max(settings.matrix.batches), kernels=settings.kernels),
     )
     selection = _select(settings, items, plain)
     schedule = Schedule(

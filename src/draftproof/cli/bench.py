@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from draftproof.errors import InvalidSetting
 if TYPE_CHECKING:
     from draftproof.bench.matrix import Matrix
     from draftproof.bench.session import Result
+    from draftproof.config import Kernels
 
 EXAMPLES = """
 Examples:
@@ -85,6 +86,7 @@ def bench(
     ] = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
+    kernels: options.KernelsName = "exact",
     threads: Annotated[
         int | None, typer.Option(help="Threads to compute with. Default: torch's choice.")
     ] = None,
@@ -112,6 +114,7 @@ def bench(
         seed=seed,
         dtype=dtype,
         device=device,
+        kernels=cast("Kernels", kernels),
         threads=threads,
     )
     if plot is not None:

@@ -36,6 +36,7 @@ def check(
     samples: Annotated[int, typer.Option(help="Texts per distribution test.")] = 48,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
+    kernels: options.KernelsName = "exact",
     json_: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -47,7 +48,7 @@ def check(
     from draftproof.checks.audit import audit
 
     speculator = options.load_speculator(
-        target, drafter, depth, verifier, dtype, device, quiet or json_
+        target, drafter, depth, verifier, dtype, device, kernels, quiet or json_
     )
     with _Progress(hidden=quiet or json_ or not sys.stderr.isatty()) as progress:
         result = audit(speculator, max_tokens=max_tokens, samples=samples, progress=progress.update)

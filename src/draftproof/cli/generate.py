@@ -85,6 +85,7 @@ def generate(
     ] = False,
     dtype: options.Dtype = "auto",
     device: options.Device = "auto",
+    kernels: options.KernelsName = "exact",
     json_: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -114,7 +115,9 @@ def generate(
         ignore_eos=ignore_eos,
     )
     silent = quiet or json_
-    speculator = options.load_speculator(target, drafter, depth, verifier, dtype, device, silent)
+    speculator = options.load_speculator(
+        target, drafter, depth, verifier, dtype, device, kernels, silent
+    )
     message = options.chat_or_text(speculator, text, system, raw)
     run = _Run(speculator, message, params, json_, silent)
     report = run.compared() if compare else run.alone()

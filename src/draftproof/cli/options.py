@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,6 +15,7 @@ from draftproof.errors import InvalidPrompt, InvalidSetting
 
 if TYPE_CHECKING:
     from draftproof.api import Speculator
+    from draftproof.config import Kernels
 
 Target = Annotated[
     str,
@@ -41,6 +42,14 @@ VerifierName = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+KernelsName = Annotated[
+    str,
+    typer.Option(
+        "--kernels",
+        help="exact: equal texts to the token; fastest: torch's product where it is faster.",
+        metavar="NAME",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
@@ -54,6 +63,7 @@ def load_speculator(
     verifier: str | None,
     dtype: str,
     device: str,
+    kernels: str,
     quiet: bool,
 ) -> Speculator:
     """Load a pair with a spinner on stderr."""
@@ -62,7 +72,7 @@ def load_speculator(
     from draftproof.verification.registry import find
 
     # Bad settings are told before a model is loaded for them.
-    settings = EngineSettings(depth=depth)
+    settings = EngineSettings(depth=depth, kernels=cast("Kernels", kernels))
     if verifier is not None:
         find(verifier)
     with status(f"Loading {target} with drafter {drafter}", quiet):

@@ -66,7 +66,7 @@ def _model_drafter(path: str, around: Surroundings) -> ModelDrafter:
     # A target that was given as an object may live elsewhere than "auto" would choose.
     device = around.target.device if around.device == "auto" else around.device
     loaded = load(path, dtype=around.dtype, device=device)
-    model = HFModel(loaded.model, loaded.name)
+    model = HFModel(loaded.model, loaded.name, around.settings.kernels)
     if around.tokenizer is not None and loaded.tokenizer is not None:
         check_same_vocabulary(around.tokenizer, loaded.tokenizer)
     elif model.vocab_size != around.target.vocab_size:

@@ -1,5 +1,6 @@
 """What makes a forward of few rows cheap on a CPU: linear layers; no knowledge of drafting."""
 
+from draftproof.kernels.choice import choose
 from draftproof.kernels.modules import MAX_ROWS, FewRowLinear, Int8Linear, is_available
 from draftproof.kernels.quantization import Quantized, dequantize, quantize
 
@@ -8,6 +9,7 @@ __all__ = [
     "FewRowLinear",
     "Int8Linear",
     "Quantized",
+    "choose",
     "dequantize",
     "is_available",
     "quantize",

@@ -10,32 +10,16 @@ numba's disk cache notices changes in this file only: touch it after changing `m
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 
 from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.state import CHUNK
 from draftproof.kernels.team import compiled, intrinsic
 from draftproof.kernels.weigh import MAX_QUERIES, weigh_rows
-
-CHUNK = 128
-
-
-class Text(NamedTuple):
-    """What the rows of a pass see. Row r = b * W + w is column w of cache row first_row + b."""
-
-    first_row: int
-    starts: Any
-    """i64[B]: committed tokens of each cache row."""
-    columns: Any
-    """i64[R, W]: the columns of this pass that a row sees, in order, first."""
-    lengths: Any
-    """i64[R]: how many tokens a row sees, committed ones included."""
-    lows: Any
-    """i64[R]: tokens before this place in a row's text lie outside its window."""
-
 
 _REASSOCIATED = {"reassoc", "contract"}
 """Lets a sum run in vector lanes; its order then depends on its length alone."""

@@ -11,93 +11,29 @@ numba's disk cache notices changes in this file only: touch it after changing it
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numba import prange
-from numba.core import types as numba_types
 from numba.np.numpy_support import carray
 
-from draftproof.kernels.attention import CHUNK, attend, combine, exp
+from draftproof.kernels.address import pointer, vector
+from draftproof.kernels.attention import attend, combine, exp
 from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.state import CHUNK, unpack
 from draftproof.kernels.team import (
     FINISHED,
     READY,
     TAKEN,
-    TEAM_SIZE,
     compiled,
     count,
-    intrinsic,
     publish,
     wait,
 )
-
-types: Any = numba_types
 
 QKV, ATTENTION, OUTPUT, GATE, DOWN, PHASES = range(6)
 HEAD = 7
 # What a waiting thread fetches ahead; more would not stay in a second-level cache.
 _FETCH_BYTES = 1 << 17
-
-
-class Weights(NamedTuple):
-    """A decoder's numbers, by address.
-
-    Lists of arrays would need methods that numba compiles anew in every process.
-    """
-
-    places: Any
-    """i64[L, 25], 0 for none: weights, scales, biases of q, k, v, o, gate, up, down, then the norms
-    before attention, before the MLP, of queries, of keys."""
-    shapes: Any
-    """i64[8, 2]: (outputs, inputs) of those seven and the head."""
-    head: Any
-    """i64[3]: weight, scale, bias."""
-    norm: Any
-    """f32[H]: the final norm."""
-    like: Any
-    """f32[0, 0] or i8[0, 0]: the weights' type; all else is float32."""
-    eps: float
-
-
-class State(NamedTuple):
-    """Arrays that one pass over R rows fills."""
-
-    x: Any
-    """f32[R, H]: the residual stream."""
-    h: Any
-    """f32[R, H]: what the next projection reads."""
-    y: Any
-    """f32[R, H]: what is added to x."""
-    q: Any
-    k: Any
-    v: Any
-    mixed: Any
-    """f32[R, heads * D]: attention's result."""
-    gate: Any
-    up: Any
-    peaks: Any
-    """f32[R, heads, chunks]: largest score of each chunk of attention."""
-    totals: Any
-    """f32[R, heads, chunks]: its softmax's denominator, relative to the peak."""
-    sums: Any
-    """f32[R, heads, chunks, D]: its weighted sum of values, likewise."""
-    queries: Any
-    """f32[workers, W * heads of a group, D]: attention's scratch, as are the next two."""
-    scores: Any
-    """f32[workers, W * heads of a group, CHUNK]"""
-    gathered: Any
-    """f32[workers, 2, CHUNK, D]"""
-    keys: Any
-    """f32[L, rows, kv_heads, S, D]: the cache; values likewise."""
-    values: Any
-    cos: Any
-    """f32[R, D]; sin likewise."""
-    sin: Any
-    asked: Any
-    """i64[A]: rows whose logits are wanted."""
-    logits: Any
-    """f32[A, V]"""
 
 
 @compiled(fastmath={"reassoc", "contract"})
@@ -161,30 +97,26 @@ def _silu_times(gate: Any, up: Any, start: int, stop: int) -> None:
             gate[r, o] = g * (s if g >= 0 else e * s) * up[r, o]
 
 
-@intrinsic
-def _pointer(_typing: Any, address: Any, like: Any) -> Any:
-    """The number `address` as a pointer to what the array `like` holds."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(like.dtype)(address, like), generate
-
-
 @compiled()
-def _vector(address: int, size: int, floats: Any) -> Any:
-    """f32[size] at `address`, or f32[0] for address 0."""
-    return carray(_pointer(address, floats), (size if address != 0 else 0,))
-
-
-@compiled()
-def _project(x: Any, weights: Any, at: tuple[int, int, int], item: Any, y: Any) -> None:
+def _project(x: Any, weights: Any, at: Any, linear: int, item: Any, y: Any) -> None:
     """Fill the item's columns of y with x @ w.T * scale + bias; at: the three addresses."""
-    outputs, inputs = weights.shapes[item[1]]
-    weight = carray(_pointer(at[0], weights.like), (outputs, inputs))
-    scale = _vector(at[1], outputs, weights.norm)
-    bias = _vector(at[2], outputs, weights.norm)
+    outputs, inputs = weights.shapes[linear]
+    weight = carray(pointer(at[0], weights.like), (outputs, inputs))
+    scale = vector(at[1], outputs, weights.norm)
+    bias = vector(at[2], outputs, weights.norm)
     multiply_rows(x, weight, scale, bias, y, item[2], item[3])
+
+
+@compiled()
+def _operands(s: Any, phase: int, linear: int) -> Any:
+    """What a linear layer reads and what it fills."""
+    if linear == HEAD:
+        return s.h[: len(s.asked)], s.logits
+    if phase == QKV:
+        return s.h, s.q if linear == 0 else (s.k if linear == 1 else s.v)
+    if phase == GATE:
+        return s.h, s.gate if linear == 4 else s.up
+    return (s.mixed if phase == OUTPUT else s.gate), s.y
 
 
 @compiled()
@@ -198,22 +130,16 @@ def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> 
         keys, values = s.keys[layer, row, kv], s.values[layer, row, kv]
         attend(s.q, keys, values, text, s, (b, kv, item[2]), worker)
         return
-    if linear == HEAD:
-        head = (weights.head[0], weights.head[1], weights.head[2])
-        _project(s.h[: len(s.asked)], weights, head, item, s.logits)
-        return
-    at = weights.places[layer]
-    where = (at[linear], at[7 + linear], at[14 + linear])
-    if phase == QKV:
-        y = s.q if linear == 0 else (s.k if linear == 1 else s.v)
-        _project(s.h, weights, where, item, y)
-    elif phase == OUTPUT:
-        _project(s.mixed, weights, where, item, s.y)
-    elif phase == DOWN:
-        _project(s.gate, weights, where, item, s.y)
-    else:
-        _project(s.h, weights, where, item, s.gate)
-        _project(s.h, weights, (at[5], at[12], at[19]), item, s.up)
+    # One call for all layers, since each would be compiled anew.
+    for i in range(linear, linear + (2 if phase == GATE else 1)):
+        x, y = _operands(s, phase, i)
+        if i == HEAD:
+            where = (weights.head[0], weights.head[1], weights.head[2])
+        else:
+            at = weights.places[layer]
+            where = (at[i], at[7 + i], at[14 + i])
+        _project(x, weights, where, i, item, y)
+    if phase == GATE:
         _silu_times(s.gate, s.up, item[2], item[3])
 
 
@@ -224,8 +150,8 @@ def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
     rows, hidden = s.x.shape
     size = s.cos.shape[1]
     if phase == QKV:
-        q_norm = _vector(at[23], size, weights.norm)
-        k_norm = _vector(at[24], size, weights.norm)
+        q_norm = vector(at[23], size, weights.norm)
+        k_norm = vector(at[24], size, weights.norm)
         _rotate(s.q, s.q.shape[1] // size, s.cos, s.sin, q_norm, weights.eps)
         _rotate(s.k, s.k.shape[1] // size, s.cos, s.sin, k_norm, weights.eps)
         _store(s.k, s.v, s.keys[layer], s.values[layer], text)
@@ -236,9 +162,9 @@ def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
             for i in range(hidden):
                 s.x[r, i] += s.y[r, i]
         if phase == OUTPUT:
-            norm = _vector(at[22], hidden, weights.norm)
+            norm = vector(at[22], hidden, weights.norm)
         elif layer + 1 < len(weights.places):
-            norm = _vector(weights.places[layer + 1, 21], hidden, weights.norm)
+            norm = vector(weights.places[layer + 1, 21], hidden, weights.norm)
         else:
             for i in range(len(s.asked)):
                 _norm(s.x[s.asked[i]], weights.norm, weights.eps, s.h[i])
@@ -261,11 +187,14 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
     return address + item[2] * row_bytes, min(_FETCH_BYTES, (item[3] - item[2]) * row_bytes)
 
 
-@compiled()
-def _work(
-    weights: Any, text: Any, s: Any, items: Any, ends: Any, heads: Any, team: Any, worker: int
-) -> None:
-    """Take items until none is left."""
+@compiled(nogil=True)
+def work(block: Any, like: Any, first_row: int, eps: float, team: Any, worker: int) -> None:
+    """Take items until none is left; each thread of a team calls this with the same arrays.
+
+    One pass from the embedded rows to the logits of the rows asked for; `block` is what
+    `state.unpack` reads, `team` i64[TEAM_SIZE] of zeros.
+    """
+    weights, text, s, (items, ends, heads) = unpack(block, like, first_row, eps)
     layers, per_layer = len(weights.places), len(items)
     total = layers * per_layer + len(heads)
     ticket: int = count(team, TAKEN)
@@ -283,16 +212,10 @@ def _work(
         ticket = count(team, TAKEN)
 
 
-@compiled(parallel=True)
-def run(weights: Any, text: Any, s: Any, items: Any, ends: Any, heads: Any, workers: int) -> None:
-    """One pass: s.x, the embedded rows, to s.logits of the rows asked for.
-
-    items i64[N, 4]: those of one layer in the order of phases, of which phase f ends before
-    ends[f]; heads: those of the head.
-    """
-    team = np.zeros(TEAM_SIZE, np.int64)
-    norm = _vector(weights.places[0, 21], s.x.shape[1], weights.norm)
+@compiled()
+def begin(block: Any, like: Any, first_row: int, eps: float) -> None:
+    """The norm before the first layer; before any thread works."""
+    weights, _, s, _ = unpack(block, like, first_row, eps)
+    norm = vector(weights.places[0, 21], s.x.shape[1], weights.norm)
     for r in range(len(s.x)):
-        _norm(s.x[r], norm, weights.eps, s.h[r])
-    for worker in prange(workers):
-        _work(weights, text, s, items, ends, heads, team, worker)
+        _norm(s.x[r], norm, eps, s.h[r])

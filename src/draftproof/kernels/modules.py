@@ -94,6 +94,8 @@ class FewRowLinear(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
+    torch_rows: frozenset[int]
+    """Numbers of rows that are left to torch (`choice.py`); none by default."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """weight: f[O, K]; bias: f[O]."""
@@ -102,9 +104,16 @@ class FewRowLinear(nn.Module):
         self.out_features, self.in_features = weight.shape
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", None if bias is None else bias.detach())
+        self.torch_rows: frozenset[int] = frozenset()
 
     def forward(self, x: Tensor) -> Tensor:
         """x: f[..., K] → f[..., O]"""
+        if x.numel() // max(1, self.in_features) in self.torch_rows:
+            return F.linear(x, self.weight, self.bias)
+        return self.by_kernel(x)
+
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """The same, whatever was chosen for this number of rows; by torch where it has to be."""
         weight, bias = self.weight, self.bias
         product = _product_for(x, weight, bias) if weight.dtype is torch.float32 else None
         return F.linear(x, weight, bias) if product is None else product(x, weight, None, bias)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numba
 import numpy as np
 
-from draftproof.kernels.attention import CHUNK, Text
 from draftproof.kernels.decoder import (
     ATTENTION,
     DOWN,
@@ -17,11 +15,12 @@ from draftproof.kernels.decoder import (
     OUTPUT,
     PHASES,
     QKV,
-    State,
-    Weights,
-    run,
+    begin,
+    work,
 )
 from draftproof.kernels.matmul import ROWS_PER_TILE
+from draftproof.kernels.state import CHUNK, State, Text, Weights, table
+from draftproof.kernels.team import new_team, run_together
 
 # Weights in an item: enough to hide its taking, few enough that threads end a phase together.
 _WEIGHTS_PER_ITEM = 1 << 16
@@ -45,13 +44,17 @@ class Step:
         """Logits f32[A, V] of the rows `asked`, i64[A]; x f32[R, H], embedded, is used up.
 
         cached: keys and values f32[L, rows, kv_heads, S, D], written behind each row's start;
-        rotary: cos and sin f32[R, D]. `threads` is lowered to numba's own limit.
+        rotary: cos and sin f32[R, D].
         """
-        workers = min(threads, numba.get_num_threads())
         chunks = _chunks(text)
         items, ends = self._items(len(text.starts) * cached[0].shape[2], chunks)
-        state = self._state(x, text, cached, rotary, asked, workers)
-        run(self._weights, text, state, items, ends, self._heads, workers)
+        state = self._state(x, text, cached, rotary, asked, threads)
+        # In the order of `unpack`; what is no array goes beside the table.
+        *arrays, like, eps = self._weights
+        block = table([*arrays, *text[1:], *state, items, ends, self._heads])
+        begin(block, like, text.first_row, eps)
+        shared = block, like, text.first_row, eps, new_team()
+        run_together(lambda worker: work(*shared, worker), threads)
         return state.logits
 
     def _all_items(self, heads: int, chunks: int) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
 """Threads that work through a list of items together, and how numba compiles for them.
 
-One parallel region holds a whole forward pass. Its work is a list of items in phases; every phase
+One call holds a whole forward pass. Its work is a list of items in phases; every phase
 needs the one before it. A thread takes the next item, asks the memory for that item's weights
 while it waits for the phase before to end, and computes. So memory is read without a pause, where
 a parallel loop per matrix would let it rest at every loop's end. Since items are taken in order,
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numba
@@ -152,3 +154,28 @@ def wait(counters: Any, phase: int, address: int, num_bytes: int) -> None:
 def new_team() -> Any:
     """Counters of a team that has nothing taken, finished or ready: i64[TEAM_SIZE]."""
     return np.zeros(TEAM_SIZE, np.int64)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Sleeping threads for all teams. They are Python's own: numba's parallel loops would compile
+    everything inside them twice more, and not all of their threading layers bear two callers."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="draftproof")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def run_together(work: Callable[[int], None], workers: int) -> None:
+    """Call work(0) here and work(1) to work(workers - 1) beside it; it has to let the lock go.
+
+    Whoever comes late finds less to do, or nothing: none has to be there for the rest to go on.
+    """
+    others = [_pool().submit(work, worker) for worker in range(1, workers)]
+    try:
+        work(0)
+    finally:
+        for other in others:
+            if not other.cancel():
+                other.result()

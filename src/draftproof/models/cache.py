@@ -127,17 +127,6 @@ class KVCache:
             store[target, :, :length] = store[source, :, :length]
         self.lengths[target] = length
 
-    def snapshot(self, row: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Copies of the committed keys and values of `row`, f[heads, length, head_dim] a layer."""
-        length = self.lengths[row]
-        return [
-            (
-                self._keys[layer][row, :, :length].clone(),
-                self._values[layer][row, :, :length].clone(),
-            )
-            for layer in sorted(self._keys)
-        ]
-
     def _allocate(self, like: torch.Tensor) -> torch.Tensor:
         shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
         # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would still be NaN.

@@ -30,7 +30,7 @@ class CompiledStep:
         layers = module.model.layers
         self.head_dim: int = layers[0].self_attn.head_dim
         self.kv_heads: int = config.num_key_value_heads
-        from draftproof.kernels.decoder import Weights
+        from draftproof.kernels.state import Weights
         from draftproof.kernels.step import Step
 
         parts = [[*_linears(layer)] for layer in layers]
@@ -63,7 +63,7 @@ class CompiledStep:
 
         Writes keys and values as the modules would.
         """
-        from draftproof.kernels.attention import Text
+        from draftproof.kernels.state import Text
 
         width = batch.tokens.shape[1]
         positions = batch.positions.reshape(-1).numpy()

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch import nn
 from transformers import Cache, PreTrainedModel
 
+from draftproof.config import Kernels
 from draftproof.core import Draft, Proposal, TargetOutput, TreeBatch
 from draftproof.errors import InvalidSetting, UnsupportedModel
-from draftproof.kernels import FewRowLinear, Int8Linear, is_available
+from draftproof.kernels import FewRowLinear, Int8Linear, choose, is_available
 from draftproof.models.cache import KVCache, Slots
 from draftproof.models.capability import FULL, attention_kinds, check_decoder, longest_sequence
 from draftproof.models.compiled import MAX_STEP_ROWS, CompiledStep
@@ -32,8 +34,9 @@ _PROBE_WINDOW = 3
 class HFModel:
     """A transformers decoder that shares the weights of the user's model and nothing else."""
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, name: str, kernels: Kernels = "exact") -> None:
         check_decoder(model)
+        self._kernels = kernels
         self.name = name
         self._source = model
         self._setup(twin(model))
@@ -120,6 +123,7 @@ class HFModel:
         copied = object.__new__(HFModel)
         copied.name = name
         copied._source = self._source
+        copied._kernels = self._kernels
         copied._setup(twin(self._source))
         copied._kinds = self._kinds
         copied.max_positions = self.max_positions
@@ -130,6 +134,9 @@ class HFModel:
         if is_available():
             layers = self._source.config.get_text_config(decoder=True).num_hidden_layers
             self._step = CompiledStep.of(self._module, self._kinds, self._window, layers)
+        if self._step is None and self._kernels == "fastest":
+            few_row = [part for part in self._module.modules() if isinstance(part, FewRowLinear)]
+            choose(few_row, user_cache_path("draftproof") / "kernels.json")
 
     def _use_few_row_kernels(self) -> None:
         if is_available() and self.device.type == "cpu":
@@ -237,10 +244,8 @@ class HFModel:
     def _one_pass(self, ids: Sequence[int]) -> torch.Tensor:
         tokens = torch.tensor([ids], device=self.device)
         mask = torch.ones_like(tokens)
-        logits: torch.Tensor = self._module(
-            input_ids=tokens, attention_mask=mask, use_cache=False
-        ).logits[0]
-        return logits
+        output = self._module(input_ids=tokens, attention_mask=mask, use_cache=False)
+        return output.logits[0]  # type: ignore[no-any-return]
 
     def _check_it_runs(self) -> None:
         """Find out now, not in the first round, whether a changed copy still computes."""

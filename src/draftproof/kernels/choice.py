@@ -1,0 +1,111 @@
+"""Which product is faster here, ours or torch's: measured once for a shape and a number of rows.
+
+Torch sums a row in another order, and in one that depends on the rows beside it. So this choice
+gives up equal bits, and with them equal texts where two tokens nearly tie; it is made only when it
+is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import cycle
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from draftproof.kernels.modules import MAX_ROWS, FewRowLinear, is_available
+
+MEASURED_ROWS = (1, 2, 4, 8, MAX_ROWS)
+"""A number of rows between two of these is treated like the larger one."""
+_REPEATS = 7
+
+Timing = tuple[float, float]
+"""Seconds of our product and of torch's."""
+
+
+def choose(layers: Iterable[FewRowLinear], path: Path) -> int:
+    """Let each layer leave to torch the numbers of rows at which torch is faster.
+
+    What was measured on this machine before is read from the JSON file `path`, what is new is
+    added to it. Returns how many pairs of shape and rows are torch's.
+    """
+    if not is_available():
+        return 0
+    by_shape: dict[str, list[FewRowLinear]] = {}
+    for layer in layers:
+        by_shape.setdefault(f"{layer.out_features}x{layer.in_features}", []).append(layer)
+    machine = _machine()
+    table = _read(path)
+    known = table.setdefault(machine, {})
+    new = [shape for shape in by_shape if shape not in known]
+    for shape in new:
+        known[shape] = {str(rows): _measure(by_shape[shape], rows) for rows in MEASURED_ROWS}
+    if new:
+        _write(path, table)
+    count = 0
+    for shape, same in by_shape.items():
+        slower = [int(rows) for rows, (ours, theirs) in known[shape].items() if theirs < ours]
+        count += len(slower)
+        chosen = frozenset(rows for rows in range(1, MAX_ROWS + 1) if _measured(rows) in slower)
+        for layer in same:
+            layer.torch_rows = chosen
+    return count
+
+
+def _measured(rows: int) -> int:
+    return next(measured for measured in MEASURED_ROWS if measured >= rows)
+
+
+@torch.inference_mode()
+def _measure(layers: list[FewRowLinear], rows: int) -> Timing:
+    """Medians over layers in turn, whose weights push each other out of the caches."""
+    x = torch.randn(rows, layers[0].in_features)
+    turns = cycle(layers)
+    both: tuple[list[float], list[float]] = ([], [])
+    products: tuple[Callable[[FewRowLinear], object], ...] = (
+        lambda layer: layer.by_kernel(x),
+        lambda layer: F.linear(x, layer.weight, layer.bias),
+    )
+    for repeat in range(_REPEATS + 1):
+        for seconds, product in zip(both, products, strict=True):
+            layer = next(turns)
+            start = time.perf_counter()
+            product(layer)
+            if repeat:  # the first may compile
+                seconds.append(time.perf_counter() - start)
+    return statistics.median(both[0]), statistics.median(both[1])
+
+
+def _machine() -> str:
+    """What the measurements hold for."""
+    import numba
+    from llvmlite import binding  # type: ignore[import-untyped]
+
+    threads = torch.get_num_threads()
+    cpu = binding.get_host_cpu_name()
+    return f"{cpu}, {threads} threads, torch {torch.__version__}, numba {numba.__version__}"
+
+
+def _read(path: Path) -> dict[str, dict[str, dict[str, Timing]]]:
+    """The file's table; an empty one where there is none, or one that cannot be read."""
+    with suppress(OSError, ValueError):
+        table = json.loads(path.read_text())
+        if isinstance(table, dict):
+            return table
+    return {}
+
+
+def _write(path: Path, table: object) -> None:
+    """Put the table in place whole; a cache that cannot be written is done without."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(table, file, indent=1)
+        os.replace(file.name, path)

@@ -1,0 +1,192 @@
+"""The arrays of one forward pass, and how compiled code finds them.
+
+They travel as one table of addresses and shapes. numba would hand over each array, with counted
+references, to every function, and compile all of them twice for it; lists of arrays need methods
+that it compiles anew in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.np.numpy_support import carray
+
+from draftproof.kernels.address import pointer
+from draftproof.kernels.team import compiled
+
+CHUNK = 128
+"""Tokens that attention takes together."""
+
+
+class Weights(NamedTuple):
+    """A decoder's numbers, by address."""
+
+    places: Any
+    """i64[L, 25], 0 for none: weights, scales, biases of q, k, v, o, gate, up, down, then the norms
+    before attention, before the MLP, of queries, of keys."""
+    shapes: Any
+    """i64[8, 2]: (outputs, inputs) of those seven and the head."""
+    head: Any
+    """i64[3]: weight, scale, bias."""
+    norm: Any
+    """f32[H]: the final norm."""
+    like: Any
+    """f32[0, 0] or i8[0, 0]: the weights' type; all else is float32."""
+    eps: float
+
+
+class State(NamedTuple):
+    """Arrays that one pass over R rows fills."""
+
+    x: Any
+    """f32[R, H]: the residual stream."""
+    h: Any
+    """f32[R, H]: what the next projection reads."""
+    y: Any
+    """f32[R, H]: what is added to x."""
+    q: Any
+    k: Any
+    v: Any
+    mixed: Any
+    """f32[R, heads * D]: attention's result."""
+    gate: Any
+    up: Any
+    peaks: Any
+    """f32[R, heads, chunks]: largest score of each chunk of attention."""
+    totals: Any
+    """f32[R, heads, chunks]: its softmax's denominator, relative to the peak."""
+    sums: Any
+    """f32[R, heads, chunks, D]: its weighted sum of values, likewise."""
+    queries: Any
+    """f32[workers, W * heads of a group, D]: attention's scratch, as are the next two."""
+    scores: Any
+    """f32[workers, W * heads of a group, CHUNK]"""
+    gathered: Any
+    """f32[workers, 2, CHUNK, D]"""
+    keys: Any
+    """f32[L, rows, kv_heads, S, D]: the cache; values likewise."""
+    values: Any
+    cos: Any
+    """f32[R, D]; sin likewise."""
+    sin: Any
+    asked: Any
+    """i64[A]: rows whose logits are wanted."""
+    logits: Any
+    """f32[A, V]"""
+
+
+class Text(NamedTuple):
+    """What the rows of a pass see. Row r = b * W + w is column w of cache row first_row + b."""
+
+    first_row: int
+    starts: Any
+    """i64[B]: committed tokens of each cache row."""
+    columns: Any
+    """i64[R, W]: the columns of this pass that a row sees, in order, first."""
+    lengths: Any
+    """i64[R]: how many tokens a row sees, committed ones included."""
+    lows: Any
+    """i64[R]: tokens before this place in a row's text lie outside its window."""
+
+
+class Work(NamedTuple):
+    """What there is to do."""
+
+    items: Any
+    """i64[N, 4]: those of one layer in the order of phases."""
+    ends: Any
+    """i64[phases]: how many items there are up to each phase's end."""
+    heads: Any
+    """i64[M, 4]: those of the head."""
+
+
+def table(arrays: Iterable[Any]) -> Any:
+    """Address and shape of each array, i64[N, 6]; the arrays have to outlive it."""
+    rows = []
+    for array in arrays:
+        assert array.flags.c_contiguous, "addresses and shapes tell nothing of strides"
+        place = array.__array_interface__["data"][0]
+        rows.append((place, *array.shape, *(0,) * (5 - array.ndim)))
+    return np.array(rows, np.int64)
+
+
+@compiled()
+def _one(block: Any, row: int, like: Any) -> Any:
+    return carray(pointer(block[row, 0], like), (block[row, 1],))
+
+
+@compiled()
+def _two(block: Any, row: int, like: Any) -> Any:
+    return carray(pointer(block[row, 0], like), (block[row, 1], block[row, 2]))
+
+
+@compiled()
+def _three(block: Any, row: int, like: Any) -> Any:
+    return carray(pointer(block[row, 0], like), (block[row, 1], block[row, 2], block[row, 3]))
+
+
+@compiled()
+def _four(block: Any, row: int, like: Any) -> Any:
+    b = block[row]
+    return carray(pointer(b[0], like), (b[1], b[2], b[3], b[4]))
+
+
+@compiled()
+def _five(block: Any, row: int, like: Any) -> Any:
+    b = block[row]
+    return carray(pointer(b[0], like), (b[1], b[2], b[3], b[4], b[5]))
+
+
+@compiled()
+def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
+    """The records whose arrays `block` lists in the order of their fields, `Step` having made it.
+
+    `like`: f32[0, 0] or i8[0, 0], the type of the weights.
+    """
+    floats = np.empty(0, np.float32)
+    weights = Weights(
+        _two(block, 0, block),
+        _two(block, 1, block),
+        _one(block, 2, block),
+        _one(block, 3, floats),
+        like,
+        eps,
+    )
+    text = Text(
+        first_row,
+        _one(block, 4, block),
+        _two(block, 5, block),
+        _one(block, 6, block),
+        _one(block, 7, block),
+    )
+    state = State(
+        _two(block, 8, floats),
+        _two(block, 9, floats),
+        _two(block, 10, floats),
+        _two(block, 11, floats),
+        _two(block, 12, floats),
+        _two(block, 13, floats),
+        _two(block, 14, floats),
+        _two(block, 15, floats),
+        _two(block, 16, floats),
+        _three(block, 17, floats),
+        _three(block, 18, floats),
+        _four(block, 19, floats),
+        _three(block, 20, floats),
+        _three(block, 21, floats),
+        _four(block, 22, floats),
+        _five(block, 23, floats),
+        _five(block, 24, floats),
+        _two(block, 25, floats),
+        _two(block, 26, floats),
+        _one(block, 27, block),
+        _two(block, 28, floats),
+    )
+    return (
+        weights,
+        text,
+        state,
+        Work(_two(block, 29, block), _one(block, 30, block), _two(block, 31, block)),
+    )
