@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test check clean
 
 demo: $(VENV)/.installed-demo
-	$(BIN)/draftproof generate --compare --max-tokens 160 --prompt-file examples/prompt.txt
+	$(BIN)/draftproof generate --compare --depth 6 --max-tokens 160 --prompt-file examples/prompt.txt
 
 test: $(VENV)/.installed-test
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/check

@@ -48,6 +48,8 @@ class Purpose(enum.IntEnum):
     DRAFT = 1
     ACCEPT = 2
     CORRECTION = 3
+    RACE = 4
+    """The exponential numbers of a race; its offset counts blocks."""
 
 
 @dataclass(frozen=True, slots=True)

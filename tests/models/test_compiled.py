@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("numba")
+
 from draftproof.core import Draft, Proposal, TargetOutput
-from draftproof.kernels import is_available
+from draftproof.kernels import team
 from draftproof.models.cache import KVCache
 from draftproof.models.compiled import CompiledStep
 from draftproof.models.hf import HFModel
 from draftproof.models.pack import pack
 from tests.tiny import WINDOW, committed, prompt, tiny_model
 
-pytestmark = pytest.mark.skipif(not is_available(), reason="needs numba")
 SHAPES = {
     "llama": {},
     "llama-biased": {"attention_bias": True, "mlp_bias": True},
@@ -172,6 +176,35 @@ def test_number_of_threads_changes_no_bit(name: str) -> None:
         assert torch.equal(other[1, :2], found[0][1, :2])
 
 
+class Nobody:
+    """Threads that never come."""
+
+    def submit(self, *_: object) -> Future[None]:
+        return Future()
+
+
+def test_one_thread_gets_through_the_work_of_a_team(monkeypatch) -> None:
+    made = model("llama")
+    batch = pack([4], [TREE], [30], made.device)
+    expected = made.forward(batch, filled(made, [30])).logits
+    cache = filled(made, [30])
+    monkeypatch.setattr(team, "_pool", Nobody)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(made.forward(batch, cache).logits, expected)
+
+
+def test_teams_of_several_callers_do_not_disturb_each_other() -> None:
+    made = model("llama")
+    batches = [pack([4 + i], [TREE], [20 + i], made.device) for i in range(4)]
+    caches = [filled(made, [20 + i]) for i in range(4)]
+    alone = [made.forward(*each).logits for each in zip(batches, caches, strict=True)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            runs = pool.map(lambda i: made.forward(batches[i], caches[i]).logits, range(4))
+            for found, expected in zip(runs, alone, strict=True):
+                assert torch.equal(found, expected)
+
+
 def test_what_is_not_of_this_shape_keeps_its_modules() -> None:
     for name, dtype in [
         ("gpt2", torch.float32),
@@ -182,3 +215,111 @@ def test_what_is_not_of_this_shape_keeps_its_modules() -> None:
     hooked = tiny_model("llama", dtype=torch.float32)
     hooked.model.layers[0].mlp.register_forward_hook(lambda *_: None)
     assert HFModel(hooked, "hooked")._step is None
+
+
+def changed(change) -> HFModel:
+    source = tiny_model("llama", dtype=torch.float32)
+    change(source)
+    return HFModel(source, "changed")
+
+
+def narrow(model) -> None:
+    """One layer's MLP is smaller than the others', as after pruning; the config does not tell."""
+    mlp = model.model.layers[1].mlp
+    for name in ("gate_proj", "up_proj"):
+        layer = getattr(mlp, name)
+        layer.weight = torch.nn.Parameter(layer.weight.detach()[:8].clone())
+        layer.out_features = 8
+    mlp.down_proj.weight = torch.nn.Parameter(mlp.down_proj.weight.detach()[:, :8].clone())
+    mlp.down_proj.in_features = 8
+
+
+def patched(model) -> None:
+    mlp = model.model.layers[0].mlp
+    plain = mlp.forward
+    mlp.forward = lambda x: 2 * plain(x)
+
+
+def subclassed(model) -> None:
+    class Louder(type(model.model.norm)):
+        def forward(self, hidden):
+            return 2 * super().forward(hidden)
+
+    model.model.norm.__class__ = Louder
+
+
+@pytest.mark.parametrize("change", [narrow, patched, subclassed])
+def test_a_model_that_computes_something_else_keeps_its_modules(change) -> None:
+    made = changed(change)
+    assert made._step is None
+    tokens = prompt(6)
+    batch = pack(tokens[:1], [Draft.chain(tokens[1:], Proposal.POINT)], [0], made.device)
+    logits = made.forward(batch, KVCache(rows=1, capacity=8)).logits
+    expected = made._source(torch.tensor([tokens])).logits
+    assert torch.allclose(logits, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_step_that_says_something_else_than_the_modules_is_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(
+        CompiledStep, "_rotary_table", lambda _self, n: (np.ones((n, 8), np.float32),) * 2
+    )
+    assert HFModel(tiny_model("llama", dtype=torch.float32), "wrong")._step is None
+
+
+def test_converting_the_users_model_later_changes_nothing() -> None:
+    source = tiny_model("llama", dtype=torch.float32)
+    made = HFModel(source, "llama")
+    batch = pack([4], [TREE], [0], made.device)
+    before = made.forward(batch, KVCache(rows=1, capacity=8)).logits
+    source.half()
+    junk = [torch.full((64, 64), 7.0) for _ in range(50)]  # takes the place of what was freed
+    assert torch.equal(made.forward(batch, KVCache(rows=1, capacity=8)).logits, before)
+    del junk
+
+
+def test_a_row_that_is_not_a_number_stays_alone_and_nothing_hangs() -> None:
+    source = tiny_model("llama", dtype=torch.float32)
+    with torch.no_grad():
+        source.model.embed_tokens.weight[9] = torch.nan
+    made = HFModel(source, "llama")
+    assert made._step is not None
+    chains = [Draft.chain((9, 5), Proposal.POINT), Draft.chain((6,), Proposal.POINT)]
+    batch = pack([4, 9], chains, [0, 0], made.device)
+    logits = made.forward(batch, KVCache(rows=2, capacity=8)).logits
+    nan = logits.isnan().any(dim=-1)
+    # Whoever sees the token is not a number either: it, and what stands behind it.
+    assert nan[0].tolist() == [False, True, True]
+    assert nan[1, :2].tolist() == [True, True]
+
+
+def test_a_wide_batch_keeps_the_bits_of_its_rows() -> None:
+    """More rows than one call takes, as in a large batch of deep drafts."""
+    made = model("llama")
+    lengths = [5 + i for i in range(20)]
+    chains = [Draft.chain(prompt(4, seed=i), Proposal.POINT) for i in range(20)]
+    cache = filled(made, lengths)
+    batch = pack(list(range(4, 24)), chains, lengths, made.device)
+    together = made.forward(batch, cache).logits
+    last = made.forward(batch, cache, [4] * 20).logits
+    for row in range(20):
+        alone = KVCache(rows=1, capacity=80)
+        made.prefill(prompt(lengths[row], seed=row), alone, 0, chunk=32)
+        single = pack([4 + row], [chains[row]], [lengths[row]], made.device)
+        assert torch.equal(made.forward(single, alone).logits[0], together[row])
+        assert torch.equal(last[row, 0], together[row, -1])
+
+
+def test_a_branch_has_the_bits_of_plain_decoding() -> None:
+    """Its keys are gathered from between those of other branches."""
+    made = model("llama-grouped")
+    long = prompt(126, seed=8)  # the branch crosses into the second chunk
+    tree = Draft((7, 8, 9, 10, 11, 12), (-1, -1, 0, 1, 2, 4), None, Proposal.POINT)
+    cache = KVCache(rows=1, capacity=200)
+    made.prefill(long, cache, 0, 32)
+    logits = made.forward(pack([4], [tree], [126], made.device), cache).logits[0]
+    plain = KVCache(rows=1, capacity=200)
+    made.prefill(long, plain, 0, 32)
+    for token, column in [(4, 0), (7, 1), (9, 3), (11, 5), (12, 6)]:
+        batch = pack([token], [Draft.chain((), Proposal.POINT)], plain.lengths, made.device)
+        assert torch.equal(made.forward(batch, plain).logits[0, 0], logits[column])
+        plain.keep(0, [0])

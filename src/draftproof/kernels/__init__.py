@@ -1,4 +1,4 @@
-"""What makes a forward of few rows cheap on a CPU: linear layers; no knowledge of drafting."""
+"""What makes a forward of few rows cheap on a CPU; no knowledge of drafting."""
 
 from draftproof.kernels.choice import choose
 from draftproof.kernels.modules import MAX_ROWS, FewRowLinear, Int8Linear, is_available

@@ -5,7 +5,7 @@ all threads busy whatever the number of heads. Chunks are cut by a token's place
 text, not by its slot, so a row's result has the same bits whatever rows are computed beside it,
 and on a branch of a tree the same as in plain decoding.
 
-numba's disk cache notices changes in this file only: touch it after changing `matmul.py`.
+numba's disk cache notices changes in this file only: touch it after changing what it imports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def exp(x: Any) -> Any:
     p = p * f + np.float32(2.4022650695910072e-1)
     p = p * f + np.float32(6.931471805599453e-1)
     p = p * f + np.float32(1.0)
-    return p * _as_float(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    power = _as_float(np.int32((np.int32(n) + np.int32(127)) << np.int32(23)))
+    return p * power + (x - x)  # the comparison above loses NaN; this brings it back
 
 
 @compiled(fastmath=_REASSOCIATED)
@@ -69,11 +70,11 @@ def _soften(scores: Any, num: int, hidden: int, scale: float) -> Any:
     for i in range(num):
         scores[i] = scores[i] * np.float32(scale) if i >= hidden else np.float32(-np.inf)
         peak = max(peak, scores[i])
-    if peak == np.float32(-np.inf):
+    if num <= hidden:
         scores[:num] = np.float32(0.0)
         return peak, np.float32(0.0)
     for i in range(num):
-        scores[i] = exp(scores[i] - peak) if scores[i] > np.float32(-np.inf) else np.float32(0.0)
+        scores[i] = exp(scores[i] - peak) if i >= hidden else np.float32(0.0)
     return peak, _sum(scores, num)
 
 
@@ -192,7 +193,7 @@ def combine(lengths: Any, parts: Any, out: Any) -> None:
             for d in range(size):
                 out[r, h * size + d] = np.float32(0.0)
             for c in range(chunks):
-                if parts.totals[r, h, c] > 0:
+                if parts.totals[r, h, c] != 0:
                     factor = exp(parts.peaks[r, h, c] - peak)
                     total += factor * parts.totals[r, h, c]
                     for d in range(size):

@@ -66,7 +66,9 @@ def _measured(rows: int) -> int:
 @torch.inference_mode()
 def _measure(layers: list[FewRowLinear], rows: int) -> Timing:
     """Medians over layers in turn, whose weights push each other out of the caches."""
-    x = torch.randn(rows, layers[0].in_features)
+    # Numbers of their own: the user's generator stays where it is.
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, layers[0].in_features, generator=generator, dtype=torch.float32)
     turns = cycle(layers)
     both: tuple[list[float], list[float]] = ([], [])
     products: tuple[Callable[[FewRowLinear], object], ...] = (
@@ -97,7 +99,7 @@ def _read(path: Path) -> dict[str, dict[str, dict[str, Timing]]]:
     """The file's table; an empty one where there is none, or one that cannot be read."""
     with suppress(OSError, ValueError):
         table = json.loads(path.read_text())
-        if isinstance(table, dict):
+        if isinstance(table, dict) and all(isinstance(part, dict) for part in table.values()):
             return table
     return {}
 

@@ -183,10 +183,8 @@ def _four_rows(num: int, y: Floats, x: Floats, w: Weights, t: int, o: int) -> No
         _tile(4, 3, y, x, w, t, o)
     elif num == 4:
         _tile(4, 4, y, x, w, t, o)
-    elif num == 5:
-        _tile(4, 5, y, x, w, t, o)
     else:
-        _tile(4, 6, y, x, w, t, o)
+        _tile(4, 5, y, x, w, t, o)
 
 
 @compiled()

@@ -54,7 +54,7 @@ def _compiled_product() -> _Product | None:
 
     def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None) -> Tensor:
         shape = x.shape
-        y = torch.empty(x.numel() // shape[-1], weight.shape[0])
+        y = torch.empty(x.numel() // shape[-1], weight.shape[0], dtype=torch.float32, device="cpu")
         multiply(
             (x.detach() if x.requires_grad else x).contiguous().numpy().reshape(-1, shape[-1]),
             weight.numpy(),

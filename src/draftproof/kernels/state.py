@@ -16,6 +16,7 @@ from numba.np.numpy_support import carray
 from draftproof.kernels.address import pointer
 from draftproof.kernels.team import compiled
 
+_TYPES = (np.dtype(np.float32), np.dtype(np.int64))
 CHUNK = 128
 """Tokens that attention takes together."""
 
@@ -107,6 +108,7 @@ def table(arrays: Iterable[Any]) -> Any:
     rows = []
     for array in arrays:
         assert array.flags.c_contiguous, "addresses and shapes tell nothing of strides"
+        assert array.dtype in _TYPES, array.dtype
         place = array.__array_interface__["data"][0]
         rows.append((place, *array.shape, *(0,) * (5 - array.ndim)))
     return np.array(rows, np.int64)
@@ -140,28 +142,8 @@ def _five(block: Any, row: int, like: Any) -> Any:
 
 
 @compiled()
-def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
-    """The records whose arrays `block` lists in the order of their fields, `Step` having made it.
-
-    `like`: f32[0, 0] or i8[0, 0], the type of the weights.
-    """
-    floats = np.empty(0, np.float32)
-    weights = Weights(
-        _two(block, 0, block),
-        _two(block, 1, block),
-        _one(block, 2, block),
-        _one(block, 3, floats),
-        like,
-        eps,
-    )
-    text = Text(
-        first_row,
-        _one(block, 4, block),
-        _two(block, 5, block),
-        _one(block, 6, block),
-        _one(block, 7, block),
-    )
-    state = State(
+def _state(block: Any, floats: Any) -> Any:
+    return State(
         _two(block, 8, floats),
         _two(block, 9, floats),
         _two(block, 10, floats),
@@ -184,9 +166,30 @@ def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
         _one(block, 27, block),
         _two(block, 28, floats),
     )
-    return (
-        weights,
-        text,
-        state,
-        Work(_two(block, 29, block), _one(block, 30, block), _two(block, 31, block)),
+
+
+@compiled()
+def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
+    """The records whose arrays `block` lists in the order of their fields, `Step` having made it.
+
+    `like`: f32[0, 0] or i8[0, 0], the type of the weights.
+    """
+    floats = np.empty(0, np.float32)
+    weights = Weights(
+        _two(block, 0, block),
+        _two(block, 1, block),
+        _one(block, 2, block),
+        _one(block, 3, floats),
+        like,
+        eps,
     )
+    text = Text(
+        first_row,
+        _one(block, 4, block),
+        _two(block, 5, block),
+        _one(block, 6, block),
+        _one(block, 7, block),
+    )
+    state = _state(block, floats)
+    work = Work(_two(block, 29, block), _one(block, 30, block), _two(block, 31, block))
+    return weights, text, state, work

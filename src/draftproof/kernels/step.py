@@ -51,10 +51,15 @@ class Step:
         state = self._state(x, text, cached, rotary, asked, threads)
         # In the order of `unpack`; what is no array goes beside the table.
         *arrays, like, eps = self._weights
-        block = table([*arrays, *text[1:], *state, items, ends, self._heads])
+        arrays += [*text[1:], *state, items, ends, self._heads]
+        block = table(arrays)
         begin(block, like, text.first_row, eps)
         shared = block, like, text.first_row, eps, new_team()
-        run_together(lambda worker: work(*shared, worker), threads)
+
+        def run(worker: int, _kept: Any = arrays) -> None:
+            work(*shared, worker)
+
+        run_together(run, threads)
         return state.logits
 
     def _all_items(self, heads: int, chunks: int) -> tuple[Any, Any]:

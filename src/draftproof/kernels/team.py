@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -39,7 +41,11 @@ _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """numba's njit with the disk cache, or without where no folder can be written."""
+    """numba's njit with the disk cache, or without where no folder can be written.
+
+    Dividing by 0 gives what IEEE says: a thread that stopped there would leave the others waiting.
+    """
+    options.setdefault("error_model", "numpy")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
@@ -172,10 +178,13 @@ def run_together(work: Callable[[int], None], workers: int) -> None:
 
     Whoever comes late finds less to do, or nothing: none has to be there for the rest to go on.
     """
-    others = [_pool().submit(work, worker) for worker in range(1, workers)]
+    others: list[Future[None]] = []
     try:
+        with suppress(RuntimeError):  # the interpreter is ending and starts no threads
+            others += (_pool().submit(work, worker) for worker in range(1, workers))
         work(0)
     finally:
-        for other in others:
-            if not other.cancel():
-                other.result()
+        started = [other for other in others if not other.cancel()]
+        wait_for(started)
+    for other in started:
+        other.result()

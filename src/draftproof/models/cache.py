@@ -98,7 +98,10 @@ class KVCache:
         if self._stacked is None:
             assert not self._keys, "layers were written one by one before"
             shape = (layers, self.rows, heads, self.capacity, head_dim)
-            self._stacked = torch.zeros(shape), torch.zeros(shape)
+            self._stacked = (
+                torch.zeros(shape, dtype=torch.float32, device="cpu"),
+                torch.zeros(shape, dtype=torch.float32, device="cpu"),
+            )
             self._keys = dict(enumerate(self._stacked[0]))
             self._values = dict(enumerate(self._stacked[1]))
         return self._stacked

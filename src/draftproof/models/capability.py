@@ -70,3 +70,16 @@ def _rotary_parameters(config: Any) -> Iterator[Mapping[str, Any]]:
     found = getattr(config, "rope_parameters", None) or {}
     nested = [value for value in found.values() if isinstance(value, Mapping)]
     yield from nested or [found]
+
+
+def choose_attention(module: Any) -> bool:
+    """Pick an attention that takes our masks, on the twin's own config; True if additive."""
+    config = module.config
+    # PyTorch's own attention has no soft cap, and leaves it out without a word.
+    softcap = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    eager = config._attn_implementation == "eager" or softcap is not None
+    if eager or not module._supports_sdpa:
+        config._attn_implementation = "eager"
+        return True
+    config._attn_implementation = "sdpa"
+    return False

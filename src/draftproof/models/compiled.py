@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
+from draftproof.config import MAX_NODES
 from draftproof.core import TreeBatch
 from draftproof.kernels import FewRowLinear, Int8Linear
 from draftproof.models.cache import KVCache, Slots
 
-MAX_STEP_ROWS = 64
-_SHAPES = {"llama", "mistral", "qwen2", "qwen3"}
+MAX_STEP_WIDTH = MAX_NODES + 1
+"""Columns of a pass that the step takes: an anchor and the largest draft."""
+_ROWS_AT_ONCE = 64
+_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 _ROTARY = {"default", "linear", "llama3", "yarn"}
 _OPERANDS = ("weight", "scale", "bias")
 
@@ -36,7 +40,12 @@ class CompiledStep:
         parts = [[*_linears(layer)] for layer in layers]
         head = module.lm_head
         shapes = [(part.out_features, part.in_features) for part in (*parts[0], head)]
-        # The tensors behind the addresses are kept alive by the module.
+        # Converting the user's model gives its parameters other storage; what the addresses mean
+        # stays ours. The layers' own weights are buffers of the twin.
+        self._embedding = module.model.embed_tokens.weight.detach()
+        self._norms = [
+            norm.detach() for layer in layers for norm in _norms(layer) if norm is not None
+        ]
         rows = [_addresses(layer, linears) for layer, linears in zip(layers, parts, strict=True)]
         weights = Weights(
             places=np.array(rows, np.int64),
@@ -47,7 +56,7 @@ class CompiledStep:
             eps=float(config.rms_norm_eps),
         )
         self._step = Step(weights)
-        self._cos, self._sin = self._rotary_table(256)
+        self._rotary = self._rotary_table(256)
 
     @classmethod
     def of(
@@ -58,19 +67,36 @@ class CompiledStep:
             return None
         return cls(module, window if kinds == ("sliding_attention",) else None, cache_layers)
 
-    def __call__(self, batch: TreeBatch, cache: KVCache, slots: Slots, asked: Any) -> Tensor:
-        """Logits f32[A, V] of the rows `asked`, i64[A], row b * W + w being column w of row b.
+    def __call__(
+        self, batch: TreeBatch, cache: KVCache, slots: Slots, columns: Sequence[int] | None
+    ) -> Tensor:
+        """Logits f32[B, W, V], or f32[B, 1, V] of the `columns`, one for each row.
 
-        Writes keys and values as the modules would.
+        Writes keys and values as the modules would. However many rows there are, each has the same
+        bits; a wide batch takes several calls.
         """
+        rows, width = batch.tokens.shape
+        together = max(1, _ROWS_AT_ONCE // width)
+        parts = []
+        for first in range(0, rows, together):
+            some = slice(first, min(rows, first + together))
+            part = TreeBatch(batch.tokens[some], batch.positions[some], batch.mask[some])
+            place = Slots(slots.first_row + first, slots.starts[some], width)
+            asked = np.arange(part.tokens.numel(), dtype=np.int64)
+            if columns is not None:
+                asked = asked[::width] + np.array(columns[some], np.int64)
+            logits = self._rows(part, cache, place, asked)
+            parts.append(logits.view(len(part.tokens), -1, logits.shape[-1]))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _rows(self, batch: TreeBatch, cache: KVCache, slots: Slots, asked: Any) -> Tensor:
+        """Logits f32[A, V] of the rows `asked`, i64[A]; row b * W + w is column w of row b."""
         from draftproof.kernels.state import Text
 
         width = batch.tokens.shape[1]
         positions = batch.positions.reshape(-1).numpy()
-        if positions.max() >= len(self._cos):
-            self._cos, self._sin = self._rotary_table(2 * int(positions.max()))
         keys, values = self.reserve(cache)
-        x = self._module.model.embed_tokens(batch.tokens.reshape(-1))
+        x = embedding(batch.tokens.reshape(-1), self._embedding)
         starts = np.array(slots.starts, np.int64)
         mask = batch.mask.reshape(-1, width).numpy()
         lows = np.zeros_like(positions)
@@ -84,7 +110,8 @@ class CompiledStep:
             lengths=starts.repeat(width) + mask.sum(axis=1),
             lows=lows,
         )
-        rotary = self._cos[positions], self._sin[positions]
+        cos, sin = self._rotary_up_to(int(positions.max()))
+        rotary = cos[positions], sin[positions]
         cached = keys.numpy(), values.numpy()
         threads = torch.get_num_threads()
         return torch.from_numpy(self._step(x.numpy(), text, cached, rotary, asked, threads))
@@ -93,26 +120,43 @@ class CompiledStep:
         """The keys and values of all layers of the whole model, f32[L, rows, kv_heads, S, D]."""
         return cache.reserve(self._cache_layers, self.kv_heads, self.head_dim)
 
+    def _rotary_up_to(self, position: int) -> tuple[Any, Any]:
+        """The table, made longer where it ends before `position`; several threads may ask."""
+        table = self._rotary
+        if position >= len(table[0]):
+            table = self._rotary_table(2 * position)
+            if len(table[0]) > len(self._rotary[0]):
+                self._rotary = table
+        return table
+
     def _rotary_table(self, length: int) -> tuple[Any, Any]:
         """cos and sin f32[length, D] of the model's own rotary embedding."""
-        positions = torch.arange(length)[None]
-        cos, sin = self._module.model.rotary_emb(torch.empty(1, 1, 1), positions)
+        like = torch.empty(1, 1, 1, dtype=torch.float32, device="cpu")
+        positions = torch.arange(length, device="cpu")[None]
+        cos, sin = self._module.model.rotary_emb(like, positions)
         return cos[0].contiguous().numpy(), sin[0].contiguous().numpy()
 
 
 def _linears(layer: Any) -> Iterator[Any]:
-    attention, mlp = layer.self_attn, layer.mlp
-    yield from (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
-    yield from (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    for part, names in (
+        (layer.self_attn, ("q_proj", "k_proj", "v_proj", "o_proj")),
+        (layer.mlp, ("gate_proj", "up_proj", "down_proj")),
+    ):
+        yield from (getattr(part, name, None) for name in names)
 
 
 def _addresses(layer: Any, linears: Sequence[Any]) -> list[int]:
-    """Where the layer's numbers lie, in the order of `run_layers`; 0 for what it lacks."""
-    norms = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
-    for name in ("q_norm", "k_norm"):
-        norms.append(getattr(getattr(layer.self_attn, name, None), "weight", None))
+    """Where the layer's numbers lie, in the order of `Weights.places`; 0 for what it lacks."""
     operands = [getattr(linear, name, None) for name in _OPERANDS for linear in linears]
-    return [_address(tensor) for tensor in (*operands, *norms)]
+    return [_address(tensor) for tensor in (*operands, *_norms(layer))]
+
+
+def _norms(layer: Any) -> list[Tensor | None]:
+    """Weights of the norms before attention, before the MLP, of queries and of keys."""
+    attention = layer.self_attn
+    of_heads = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    norms = [layer.input_layernorm, layer.post_attention_layernorm, *of_heads]
+    return [getattr(norm, "weight", None) for norm in norms]
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -121,19 +165,38 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def _fits(module: Any) -> bool:
-    """Float32 on a CPU, of a known architecture, every product one of our kernels, no hooks."""
+    """Float32 on a CPU, transformers' own modules of a known architecture, products of ours."""
     config = module.config
+    kind = getattr(config, "model_type", None)
     rope = getattr(config, "rope_parameters", None) or {}
     return (
-        getattr(config, "model_type", None) in _SHAPES
+        kind in _MODEL_TYPES
         and rope.get("rope_type", "default") in _ROTARY
         and getattr(config, "hidden_act", None) == "silu"
         and hasattr(module, "lm_head")
         and all(p.dtype is torch.float32 and p.device.type == "cpu" for p in module.parameters())
-        and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
-        and all(
-            isinstance(linear, (FewRowLinear, Int8Linear)) and linear.weight.is_contiguous()
-            for layer in module.model.layers
-            for linear in (*_linears(layer), module.lm_head)
-        )
+        and all(_is_known(part, kind) for part in module.modules())
+        and _layers_are_alike(module)
     )
+
+
+def _is_known(part: nn.Module, kind: str) -> bool:
+    """A module that computes what its class in transformers, torch or ours says, and no more."""
+    homes = (f"transformers.models.{kind}.", "transformers.activations", "torch.", "draftproof.")
+    hooked = part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
+    return type(part).__module__.startswith(homes) and not hooked
+
+
+def _layers_are_alike(module: Any) -> bool:
+    """Every product is ours and of one type, every layer of the same shapes."""
+    kinds: set[type] = {type(module.lm_head)}
+    shapes = set()
+    for layer in module.model.layers:
+        linears = [*_linears(layer)]
+        kinds.update(type(part) for part in linears)
+        if kinds not in ({FewRowLinear}, {Int8Linear}):
+            return False
+        if not all(part.weight.is_contiguous() for part in linears):
+            return False
+        shapes.add(tuple(part.weight.shape for part in linears))
+    return len(shapes) == 1

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from platformdirs import user_cache_path
 from torch import nn
@@ -16,9 +15,9 @@ from draftproof.config import Kernels
 from draftproof.core import Draft, Proposal, TargetOutput, TreeBatch
 from draftproof.errors import InvalidSetting, UnsupportedModel
 from draftproof.kernels import FewRowLinear, Int8Linear, choose, is_available
+from draftproof.models import capability
 from draftproof.models.cache import KVCache, Slots
-from draftproof.models.capability import FULL, attention_kinds, check_decoder, longest_sequence
-from draftproof.models.compiled import MAX_STEP_ROWS, CompiledStep
+from draftproof.models.compiled import MAX_STEP_WIDTH, CompiledStep
 from draftproof.models.pack import pack
 from draftproof.models.probe import find_fault
 from draftproof.models.twin import (
@@ -35,12 +34,12 @@ class HFModel:
     """A transformers decoder that shares the weights of the user's model and nothing else."""
 
     def __init__(self, model: PreTrainedModel, name: str, kernels: Kernels = "exact") -> None:
-        check_decoder(model)
+        capability.check_decoder(model)
         self._kernels = kernels
         self.name = name
         self._source = model
         self._setup(twin(model))
-        self._kinds = attention_kinds(self._config)
+        self._kinds = capability.attention_kinds(self._config)
         self._use_few_row_kernels()
         self._check_rollback()
         self._compile()
@@ -51,10 +50,10 @@ class HFModel:
         self._config: Any = config.get_text_config(decoder=True)
         self.vocab_size: int = self._config.vocab_size
         self.num_layers: int = self._config.num_hidden_layers
-        self.max_positions = longest_sequence(self._config)
+        self.max_positions = capability.longest_sequence(self._config)
         self.device: torch.device = self._source.device
         self._window: int | None = getattr(self._config, "sliding_window", None)
-        self._additive = _choose_attention(self._module)
+        self._additive = capability.choose_attention(self._module)
         self._step: CompiledStep | None = None
         names = inspect.signature(self._source.forward).parameters
         # Transformers 5.24 renamed the argument.
@@ -98,7 +97,7 @@ class HFModel:
                 f"{self.name} has no linear layers that can be copied to int8; "
                 "use drafter='ngram' or 'model:PATH'"
             )
-        copied._compile()
+        copied._compile(wanted=self._step is not None)
         copied._check_it_runs()
         return copied
 
@@ -114,7 +113,7 @@ class HFModel:
         keep_first_layers(copied._module, num_layers, self.num_layers)
         copied._config.num_hidden_layers = copied.num_layers = num_layers
         copied._use_few_row_kernels()
-        copied._compile()
+        copied._compile(wanted=self._step is not None)
         copied._check_it_runs()
         return copied
 
@@ -129,14 +128,31 @@ class HFModel:
         copied.max_positions = self.max_positions
         return copied
 
-    def _compile(self) -> None:
-        """Run few rows as one compiled call where the model has the shape for it."""
-        if is_available():
+    def _compile(self, wanted: bool = True) -> None:
+        """Run few rows as one compiled call where the model has the shape for it.
+
+        Copies that share a cache with a target do as the target does: the two lay it out alike.
+        """
+        if wanted and is_available():
             layers = self._source.config.get_text_config(decoder=True).num_hidden_layers
-            self._step = CompiledStep.of(self._module, self._kinds, self._window, layers)
+            step = CompiledStep.of(self._module, self._kinds, self._window, layers)
+            if step is not None and self._agrees(step):
+                self._step = step
         if self._step is None and self._kernels == "fastest":
             few_row = [part for part in self._module.modules() if isinstance(part, FewRowLinear)]
             choose(few_row, user_cache_path("draftproof") / "kernels.json")
+
+    @torch.inference_mode()
+    def _agrees(self, step: CompiledStep) -> bool:
+        """Whether the compiled step says what the modules say, on a few tokens."""
+        chain = Draft.chain([id_ % self.vocab_size for id_ in (2, 3, 5, 7)], Proposal.POINT)
+        batch = pack([1], [chain], [0], self.device)
+        slots = Slots(0, (0,), 5)
+        caches = KVCache(rows=1, capacity=8), KVCache(rows=1, capacity=8)
+        found = step(batch, caches[0], slots, None)
+        expected = self._by_modules(batch, caches[1], slots, None)
+        # Four digits: rounding stays far below it, another computation does not.
+        return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
 
     def _use_few_row_kernels(self) -> None:
         if is_available() and self.device.type == "cpu":
@@ -151,11 +167,8 @@ class HFModel:
         slots = cache.slots(first_row, rows, width)
         if self._step is not None:
             self._step.reserve(cache)
-            if rows * width <= MAX_STEP_ROWS:
-                asked = np.arange(rows * width)
-                if columns is not None:
-                    asked = np.arange(rows) * width + np.asarray(columns)
-                return self._step(batch, cache, slots, asked).view(rows, -1, self.vocab_size)
+            if width <= MAX_STEP_WIDTH:
+                return self._step(batch, cache, slots, columns)
         return self._by_modules(batch, cache, slots, columns)
 
     def _by_modules(
@@ -210,10 +223,11 @@ class HFModel:
     def _check_rollback(self) -> None:
         """Refuse a model that cannot verify drafts, and learn what its cache takes per token."""
         fault = self._find_fault()
-        if fault is not None and (window := self._window) is not None and self._kinds != FULL:
+        window = self._window
+        if fault is not None and window is not None and self._kinds != capability.FULL:
             # The configuration names a window that the model's own masks ignore. The caches of
             # transformers do not: only as far as the window reaches do the two agree.
-            self._kinds = FULL
+            self._kinds = capability.FULL
             self.max_positions = min(self.max_positions or window, window)
             fault = self._find_fault()
         if fault is not None:
@@ -284,16 +298,3 @@ class _CacheView(Cache):
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:  # noqa: ARG002
         return self._slots.extent, 0
-
-
-def _choose_attention(module: Any) -> bool:
-    """Pick an attention that takes our masks, on the twin's own config; True if additive."""
-    config = module.config
-    # PyTorch's own attention has no soft cap, and leaves it out without a word.
-    softcap = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-    eager = config._attn_implementation == "eager" or softcap is not None
-    if eager or not module._supports_sdpa:
-        config._attn_implementation = "eager"
-        return True
-    config._attn_implementation = "sdpa"
-    return False

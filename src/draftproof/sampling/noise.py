@@ -73,7 +73,7 @@ class KeyedNoise:
         if race is None:
             while len(self._races) >= _CACHED_POSITIONS:
                 del self._races[next(iter(self._races))]
-            race = _Race(lambda block: self._source(position, Purpose.TARGET, block))
+            race = _Race(lambda block: self._source(position, Purpose.RACE, block))
             self._races[position] = race
         return race
 
@@ -109,7 +109,7 @@ class _Race:
         values = weights.cpu().numpy()
         peaks = np.maximum.reduceat(values, np.arange(0, len(values), _BLOCK))
         best, found = np.inf, 0
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             bounds = self._least_of(len(peaks)) / peaks
             for block in np.argsort(bounds, kind="stable").tolist():
                 if bounds[block] > best:
@@ -123,7 +123,9 @@ class _Race:
 
     def numbers(self, count: int) -> torch.Tensor:
         """The noise of ids 0 to count - 1, f64[count]: all that `winner` could look at."""
-        blocks = [self._block(block) for block in range(-(-count // _BLOCK))]
+        num_blocks = -(-count // _BLOCK)
+        self._least_of(num_blocks)
+        blocks = [self._block(block) for block in range(num_blocks)]
         return torch.from_numpy(np.concatenate(blocks)[:count])
 
     def _least_of(self, count: int) -> np.ndarray:
