@@ -82,9 +82,9 @@ def test_a_second_model_follows_a_loaded_targets_device(saved, monkeypatch) -> N
     seen = []
     take = HFModel.__init__
 
-    def spy(self, model, name):
+    def spy(self, model, *rest):
         seen.append(model.device)
-        take(self, model, name)
+        take(self, model, *rest)
 
     monkeypatch.setattr(HFModel, "__init__", spy)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import prange
 from numba.np.numpy_support import carray
 
 from draftproof.kernels.address import pointer, vector
@@ -187,7 +188,7 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
     return address + item[2] * row_bytes, min(_FETCH_BYTES, (item[3] - item[2]) * row_bytes)
 
 
-@compiled(nogil=True)
+@compiled()
 def work(block: Any, like: Any, first_row: int, eps: float, team: Any, worker: int) -> None:
     """Take items until none is left; each thread of a team calls this with the same arrays.
 
@@ -219,3 +220,11 @@ def begin(block: Any, like: Any, first_row: int, eps: float) -> None:
     norm = vector(weights.places[0, 21], s.x.shape[1], weights.norm)
     for r in range(len(s.x)):
         _norm(s.x[r], norm, eps, s.h[r])
+
+
+@compiled(parallel=True)
+def run(block: Any, like: Any, first_row: int, eps: float, team: Any, workers: int) -> None:
+    """`work` by a team of threads: OpenMP's own, which torch's calls leave waiting for more."""
+    for worker in prange(workers):
+        # The index is unsigned inside the loop, and all of this would be compiled for both.
+        work(block, like, first_row, eps, team, np.int64(worker))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numba
 import numpy as np
 
 from draftproof.kernels.decoder import (
@@ -16,11 +17,11 @@ from draftproof.kernels.decoder import (
     PHASES,
     QKV,
     begin,
-    work,
+    run,
 )
 from draftproof.kernels.matmul import ROWS_PER_TILE
 from draftproof.kernels.state import CHUNK, State, Text, Weights, table
-from draftproof.kernels.team import new_team, run_together
+from draftproof.kernels.team import new_team
 
 # Weights in an item: enough to hide its taking, few enough that threads end a phase together.
 _WEIGHTS_PER_ITEM = 1 << 16
@@ -44,7 +45,7 @@ class Step:
         """Logits f32[A, V] of the rows `asked`, i64[A]; x f32[R, H], embedded, is used up.
 
         cached: keys and values f32[L, rows, kv_heads, S, D], written behind each row's start;
-        rotary: cos and sin f32[R, D].
+        rotary: cos and sin f32[R, D]. `threads` is lowered to numba's own limit.
         """
         chunks = _chunks(text)
         items, ends = self._items(len(text.starts) * cached[0].shape[2], chunks)
@@ -54,12 +55,7 @@ class Step:
         arrays += [*text[1:], *state, items, ends, self._heads]
         block = table(arrays)
         begin(block, like, text.first_row, eps)
-        shared = block, like, text.first_row, eps, new_team()
-
-        def run(worker: int, _kept: Any = arrays) -> None:
-            work(*shared, worker)
-
-        run_together(run, threads)
+        run(block, like, text.first_row, eps, new_team(), min(threads, numba.get_num_threads()))
         return state.logits
 
     def _all_items(self, heads: int, chunks: int) -> tuple[Any, Any]:

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
-from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numba
@@ -160,31 +156,3 @@ def wait(counters: Any, phase: int, address: int, num_bytes: int) -> None:
 def new_team() -> Any:
     """Counters of a team that has nothing taken, finished or ready: i64[TEAM_SIZE]."""
     return np.zeros(TEAM_SIZE, np.int64)
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Sleeping threads for all teams. They are Python's own: numba's parallel loops would compile
-    everything inside them twice more, and not all of their threading layers bear two callers."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="draftproof")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
-
-
-def run_together(work: Callable[[int], None], workers: int) -> None:
-    """Call work(0) here and work(1) to work(workers - 1) beside it; it has to let the lock go.
-
-    Whoever comes late finds less to do, or nothing: none has to be there for the rest to go on.
-    """
-    others: list[Future[None]] = []
-    try:
-        with suppress(RuntimeError):  # the interpreter is ending and starts no threads
-            others += (_pool().submit(work, worker) for worker in range(1, workers))
-        work(0)
-    finally:
-        started = [other for other in others if not other.cancel()]
-        wait_for(started)
-    for other in started:
-        other.result()
