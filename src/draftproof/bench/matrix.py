@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from draftproof.bench.peers.base import check_peer, why_unsupported
@@ -36,6 +37,12 @@ class Cell:
     def label(self) -> str:
         """A short name within one setting."""
         return f"{self.drafter}, depth {self.depth}" if self.system == OURS else self.system
+
+    @property
+    def short_label(self) -> str:
+        """The label with a model's path cut down to its name, for tables and plots."""
+        name, _, path = self.label.partition(":")
+        return f"{name}:{Path(path).name}" if path else name
 
     @property
     def unsupported(self) -> str | None:

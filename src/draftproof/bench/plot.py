@@ -89,7 +89,5 @@ def _acceptance(axes: Axes, rows: Sequence[Row]) -> None:
 def _name(row: Row) -> str:
     """The cell with its setting, on two lines."""
     cell = row.cell
-    name, _, path = cell.label.partition(":")
-    label = f"{name}:{Path(path).name}" if path else name
     exact = " (DIFFERENT text)" if row.exactness.get("DIFFERENT") else ""
-    return f"{label}{exact}\ntemperature {cell.temperature:g}, batch {cell.batch}"
+    return f"{cell.short_label}{exact}\ntemperature {cell.temperature:g}, batch {cell.batch}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, zip_longest
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from rich import box
@@ -59,8 +58,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:
 
 
 def _label(row: Row) -> str:
-    name, _, path = row.cell.label.partition(":")
-    return f"{name}:{Path(path).name}" if path else name
+    return row.cell.short_label
 
 
 def _number(form: str, value: float | None) -> str:

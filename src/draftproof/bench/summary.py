@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from draftproof.bench.matrix import OURS, PLAIN, Cell, Matrix
 from draftproof.bench.peers.base import BASELINE
 from draftproof.bench.record import Record
@@ -103,13 +105,7 @@ def decode_rate(call: Call) -> float | None:
 
 def percentile(values: Sequence[float], share: float) -> float | None:
     """The value below which `share` of the values lie, interpolated; None of no values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return float(np.quantile(values, share)) if values else None
 
 
 def _calls(records: Iterable[Record], cell: Cell, category: str | None) -> Calls:

@@ -216,14 +216,18 @@ def multiply_rows(
                 y[t, o] += bias[o]
 
 
+@compiled()
+def rows_per_take(length: int) -> int:
+    """Output rows of `length` weights each that a thread takes at a time: whole tiles."""
+    return max(ROWS_PER_TILE, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
+
+
 @compiled(parallel=True)
 def multiply_blocks(
     x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, workers: int
 ) -> None:
     """`multiply` on `workers` threads, each taking the next block of output rows when free."""
-    num_rows = w.shape[0]
-    per_take = WEIGHTS_PER_TAKE // max(1, w.shape[1]) // ROWS_PER_TILE * ROWS_PER_TILE
-    per_take = max(ROWS_PER_TILE, per_take)
+    num_rows, per_take = w.shape[0], rows_per_take(w.shape[1])
     takes = (num_rows + per_take - 1) // per_take
     team = np.zeros(TEAM_SIZE, np.int64)
     for _ in prange(workers):

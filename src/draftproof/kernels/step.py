@@ -19,12 +19,9 @@ from draftproof.kernels.decoder import (
     begin,
     run,
 )
-from draftproof.kernels.matmul import ROWS_PER_TILE
+from draftproof.kernels.matmul import rows_per_take
 from draftproof.kernels.state import CHUNK, State, Text, Weights, table
 from draftproof.kernels.team import new_team
-
-# Weights in an item: enough to hide its taking, few enough that threads end a phase together.
-_WEIGHTS_PER_ITEM = 1 << 16
 
 
 class Step:
@@ -114,8 +111,7 @@ def _items_of(shapes: Any, first: int, last: int, phase: int) -> Any:
     items = []
     for linear in range(first, last):
         outputs, inputs = shapes[linear]
-        rows = _WEIGHTS_PER_ITEM // max(1, inputs) // ROWS_PER_TILE * ROWS_PER_TILE
-        rows = max(ROWS_PER_TILE, rows)
+        rows = rows_per_take(inputs)
         starts = range(0, outputs, rows)
         items += [(phase, linear, start, min(outputs, start + rows)) for start in starts]
     return np.array(items, np.int64).reshape(-1, 4)

@@ -147,8 +147,8 @@ class HFModel:
         """Whether the compiled step says what the modules say, on a few tokens."""
         chain = Draft.chain([id_ % self.vocab_size for id_ in (2, 3, 5, 7)], Proposal.POINT)
         batch = pack([1], [chain], [0], self.device)
-        slots = Slots(0, (0,), 5)
         caches = KVCache(rows=1, capacity=8), KVCache(rows=1, capacity=8)
+        slots = caches[0].slots(0, *batch.tokens.shape)
         found = step(batch, caches[0], slots, None)
         expected = self._by_modules(batch, caches[1], slots, None)
         # Four digits: rounding stays far below it, another computation does not.
