@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import draftproof as dp
 from draftproof.core import Context, Draft, Plan, Proposal
+from draftproof.drafters.base import Drafting
 
 
-class Alternating:
+class Alternating(Drafting):
     name = "alternating"
     proposals = frozenset({Proposal.POINT})  # fixed by a rule, so no q is needed
 
@@ -19,9 +20,6 @@ class Alternating:
             guess = (list(context.tokens[-2:]) * plan.depth)[: plan.depth]
             drafts.append(Draft.chain(guess, Proposal.POINT))
         return drafts
-
-    def move(self, source: int, target: int) -> None:
-        pass
 
 
 spec = dp.Speculator.from_pretrained("smollm2-135m", drafter=Alternating())

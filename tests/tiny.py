@@ -16,6 +16,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
 from draftproof.core import Draft, Proposal
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.registry import Surroundings, make_drafter
 from draftproof.kernels import is_available
@@ -183,7 +184,7 @@ def speculator(target: HFModel, drafter: str, depth: int = 4, **settings) -> Spe
     return Speculator(target, made, end_ids=target.end_ids(), settings=settings)
 
 
-class Saboteur:
+class Saboteur(Drafting):
     """Knows the right continuation of each prompt and spoils it at a random place each round."""
 
     name = "saboteur"
@@ -202,9 +203,6 @@ class Saboteur:
             Draft.chain(self._spoiled(list(context.tokens), plan.depth), Proposal.POINT)
             for context, plan in zip(contexts, plans, strict=True)
         ]
-
-    def move(self, source, target):
-        """Nothing is kept."""
 
     def _spoiled(self, tokens: list[int], depth: int) -> list[int]:
         text = next((text for text in self._texts if text[: len(tokens)] == tokens), tokens)

@@ -12,6 +12,7 @@ import torch
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
 from draftproof.core import Draft, Plan, Proposal, Purpose, Verdict
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.draw import residual
@@ -213,10 +214,15 @@ class Varied:
         def varied(contexts, plans):
             return propose(contexts, [Plan(min(plan.depth, next(turns))) for plan in plans])
 
-        return SimpleNamespace(propose=varied, move=drafting.move)
+        return SimpleNamespace(
+            propose=varied,
+            observe=drafting.observe,
+            release=drafting.release,
+            move=drafting.move,
+        )
 
 
-class Scripted:
+class Scripted(Drafting):
     """Drafts what `script(tokens)` says, as POINT."""
 
     name = "scripted"
@@ -234,11 +240,8 @@ class Scripted:
             for context, plan in zip(contexts, plans, strict=True)
         ]
 
-    def move(self, source, target):
-        pass
 
-
-class Comb:
+class Comb(Drafting):
     """Trees: the likeliest `width` tokens of `law` at every level, the next level below the first.
 
     anchor ── 0 ── 2 ── 4        accepted nodes have gaps between them
@@ -269,9 +272,6 @@ class Comb:
                 path.append(best[0])
             drafts.append(Draft(tuple(tokens), tuple(parents), None, Proposal.POINT))
         return drafts
-
-    def move(self, source, target):
-        pass
 
 
 class Letters:

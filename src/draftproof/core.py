@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from draftproof.config import MAX_NODES
+
 if TYPE_CHECKING:
     import torch
 
@@ -70,9 +72,15 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How far to draft next; 0 nodes is plain decoding."""
+    """How far and how wide to draft next; depth 0 is plain decoding. Upper limits, all of them."""
 
     depth: int
+    width: int = 1
+    """Children of a node, and nodes of a level that get children; 1 drafts a chain."""
+    nodes: int = MAX_NODES
+    """Nodes of the whole draft."""
+    floor: float = 0.0
+    """Leave a path where the drafter itself finds it less likely than this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from draftproof.checks.control import WRONG_RULES
 from draftproof.checks.uniformity import pair_fit, token_fit
 from draftproof.config import EngineSettings
 from draftproof.core import Draft, Proposal, Purpose, Verdict
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
@@ -163,7 +164,7 @@ class Liar:
         return _Lying(self._drafter.begin(cache))
 
 
-class _Lying:
+class _Lying(Drafting):
     def __init__(self, drafting):
         self._drafting = drafting
 

@@ -8,6 +8,7 @@ import torch
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
 from draftproof.core import Plan, Proposal, Purpose
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.shared import SharedCacheDrafter
 from draftproof.models.hf import HFModel
@@ -19,7 +20,7 @@ from tests.tiny import VOCAB, prompt, shared_target, tiny_model
 SHAPED = {"temperature": 1.3, "top_k": 2, "top_p": 0.7}
 
 
-class Listening:
+class Listening(Drafting):
     """A drafter that keeps what another one proposed."""
 
     def __init__(self, inner) -> None:

@@ -86,7 +86,7 @@ class ControlDrafter:
         return _ControlDrafting(SharedCacheDrafting(self._target, target_cache), self._warp)
 
 
-class _ControlDrafting:
+class _ControlDrafting(Drafting):
     def __init__(self, drafting: Drafting, warp: Warp) -> None:
         self._drafting = drafting
         self._warp = warp

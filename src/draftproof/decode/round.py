@@ -49,6 +49,11 @@ def run_round(
         cache.keep(b, kept_columns(verdict, len(step.tokens)))
         steps.append(step)
     watch.lap("rest")
+
+    # 6. Let the drafter learn from what the target said.
+    for b, (sequence, draft, step) in enumerate(zip(sequences, drafts, steps, strict=True)):
+        drafting.observe(sequence.context, draft, step, logits[b, : 1 + len(draft.tokens)])
+    watch.lap("draft")
     for sequence, step in zip(sequences, steps, strict=True):
         sequence.stats.add_step(step, watch.seconds)
     return steps

@@ -7,26 +7,42 @@ Two invariants keep every drafter lossless:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
-from draftproof.core import Context, Draft, Plan, Proposal
+import torch
+
+from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.models.cache import KVCache
 
 
-class Drafting(Protocol):
-    """A drafter at work in one decode loop; all its state lives here and ends with the loop."""
+class Drafting(ABC):
+    """A drafter at work in one decode loop; what it keeps of one sequence ends with the loop.
 
+    Subclass it: only `propose` has to be written.
+    """
+
+    @abstractmethod
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
-        """One draft per context, at most `plan.depth` deep; an empty draft is always allowed.
+        """One draft per context, within its plan; an empty draft is always allowed.
 
         `contexts[i].row` is i: the sequences fill the first rows of the target's cache.
         """
         ...
 
+    def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:
+        """See how a round ended: `context.tokens` ends with `step.tokens` already.
+
+        `logits` f[N+1, V] are the target's own, after the anchor and after each node of `draft`,
+        rejected ones included; keep copies of what is needed, not the tensor.
+        """
+
+    def release(self, row: int) -> None:
+        """The sequence in `row` has ended; called before another one moves or is admitted there."""
+
     def move(self, source: int, target: int) -> None:
-        """The sequence in row `source` now lives in row `target`; what was there has ended."""
-        ...
+        """The sequence in row `source` now lives in row `target`, which was released."""
 
 
 class Drafter(Protocol):

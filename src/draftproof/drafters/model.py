@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.core import Context, Draft, Plan, Proposal
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.rollout import roll_out
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
@@ -30,7 +31,7 @@ class ModelDrafter:
         return ModelDrafting(self._model, cache, self._vocab_size, self._prefill_chunk)
 
 
-class ModelDrafting:
+class ModelDrafting(Drafting):
     """Keeps, per row, the ids its cache holds; what the target rejected falls off lazily."""
 
     def __init__(self, model: TargetModel, cache: KVCache, vocab_size: int, chunk: int) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from draftproof.core import Context, Draft, Plan, Proposal
+from draftproof.drafters.base import Drafting
 from draftproof.errors import InvalidSetting
 from draftproof.models.cache import KVCache
 
 
-class NgramDrafter:
+class NgramDrafter(Drafting):
     name = "ngram"
     proposals = frozenset({Proposal.POINT})
 
@@ -37,9 +38,6 @@ class NgramDrafter:
             Draft.chain(self._continuation(context.tokens, plan.depth), Proposal.POINT)
             for context, plan in zip(contexts, plans, strict=True)
         ]
-
-    def move(self, source: int, target: int) -> None:
-        """The sequence itself is the only state."""
 
     def _continuation(self, tokens: Sequence[int], depth: int) -> list[int]:
         if depth == 0 or len(tokens) < 2:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.core import Context, Draft, Plan, Proposal
+from draftproof.drafters.base import Drafting
 from draftproof.models.cache import KVCache
 
 
-class NoDrafter:
+class NoDrafter(Drafting):
     name = "none"
     proposals = frozenset({Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED})
 
@@ -17,6 +18,3 @@ class NoDrafter:
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:  # noqa: ARG002
         return [Draft.chain((), context.proposal) for context in contexts]
-
-    def move(self, source: int, target: int) -> None:
-        """Nothing is kept."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftproof.core import Context, Draft, Plan, Proposal
+from draftproof.drafters.base import Drafting
 from draftproof.drafters.rollout import roll_out
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
@@ -36,7 +37,7 @@ class SharedCacheDrafter:
         return SharedCacheDrafting(self._model, target_cache)
 
 
-class SharedCacheDrafting:
+class SharedCacheDrafting(Drafting):
     def __init__(self, model: TargetModel, cache: KVCache) -> None:
         self._model = model
         self._cache = cache
@@ -48,6 +49,3 @@ class SharedCacheDrafting:
         finally:
             for row in range(len(contexts)):
                 self._cache.truncate(row, committed[row])
-
-    def move(self, source: int, target: int) -> None:
-        """The cache is the target's, whose rows its owner moves."""

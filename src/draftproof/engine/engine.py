@@ -77,6 +77,7 @@ class _Loop:
             if self._active[row].finish_reason is None:
                 continue
             last = len(self._active) - 1
+            self._drafting.release(row)
             moved = self._active.pop()
             if row != last:
                 self._cache.copy(last, row)
