@@ -120,8 +120,11 @@ def round_program(verifier, target, propose, depth):
     return program
 
 
-def sibling_proposer(law, depth, proposal, width=2):
-    """Trees with `width` children per node, POINT (the likeliest) or DISTINCT."""
+def sibling_proposer(law, depth, proposal, width=2, grows=lambda _child, _path: True):
+    """Trees with `width` children per node: POINT the likeliest, DISTINCT or SAMPLED drawn.
+
+    `grows(number among its siblings, drafted path)` decides whether a node gets children.
+    """
 
     def propose(prefix, most, noise):
         tokens, parents, laws = [], [], []
@@ -130,19 +133,23 @@ def sibling_proposer(law, depth, proposal, width=2):
             grown = []
             for node, path in level:
                 left = torch.tensor(law((*prefix, *path)), dtype=torch.float64)
-                for _ in range(min(width, int((left > 0).sum()))):
+                for child in range(width):
+                    if not float(left.sum()) > 0:
+                        break
                     q = left / left.sum()
                     if proposal is Proposal.POINT:
                         token = int(q.argmax())
                     else:
                         token = noise.draw(q, len(prefix), Purpose.DRAFT, len(tokens))
-                    left[token] = 0.0
-                    grown.append((len(tokens), (*path, token)))
+                    if proposal is not Proposal.SAMPLED:
+                        left[token] = 0.0
+                    if grows(child, (*path, token)):
+                        grown.append((len(tokens), (*path, token)))
                     tokens.append(token)
                     parents.append(node)
                     laws.append(q)
             level = grown
-        q = torch.stack(laws) if laws and proposal is Proposal.DISTINCT else None
+        q = torch.stack(laws) if laws and proposal is not Proposal.POINT else None
         return Draft(tuple(tokens), tuple(parents), q, proposal)
 
     return propose

@@ -113,6 +113,10 @@ class Draft:
     def is_chain(self) -> bool:
         return all(parent == i - 1 for i, parent in enumerate(self.parents))
 
+    def children(self, node: int) -> list[int]:
+        """The children of `node` (-1 = anchor), in the order in which they were drawn."""
+        return [i for i, parent in enumerate(self.parents) if parent == node]
+
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` (-1 = anchor) that carries `token`, or None."""
         for i, parent in enumerate(self.parents):

@@ -32,15 +32,17 @@ CHAINS = {
     "greedy": (Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED),
     "tokenwise": (Proposal.POINT, Proposal.SAMPLED),
     "blockwise": (Proposal.POINT, Proposal.SAMPLED),
+    "tree": (Proposal.POINT, Proposal.SAMPLED, Proposal.DISTINCT),
+    "traversal": (Proposal.POINT, Proposal.SAMPLED, Proposal.DISTINCT),
     "coupled": (Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED),
     "point": (Proposal.POINT,),
 }
 RULE_AND_CHAIN = [(name, proposal) for name, proposals in CHAINS.items() for proposal in proposals]
 TREES = [
     (name, proposal)
-    for name in ("greedy", "coupled", "point")
-    for proposal in (Proposal.POINT, Proposal.DISTINCT)
-    if (name, proposal) != ("point", Proposal.DISTINCT)
+    for name in ("greedy", "coupled", "point", "tree", "traversal")
+    for proposal in (Proposal.POINT, Proposal.SAMPLED, Proposal.DISTINCT)
+    if proposal in VERIFIERS[name].accepts
 ]
 
 
@@ -76,7 +78,30 @@ def test_tree_with_two_siblings_emits_the_joint_law_of_the_target(name, proposal
     assert deviation(name, target, propose, depth + 1) < EXACT
 
 
-@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "coupled", "point"])
+GROWTHS = {
+    "one path, siblings beside it": (3, 2, 3, lambda child, _path: child == 0),
+    "the last sibling grows": (3, 2, 3, lambda child, _path: child == 1),
+    "by the token that was drawn": (2, 2, 3, lambda _child, path: path[-1] != 0),
+    "three siblings": (1, 3, 4, lambda _child, _path: True),
+    "three siblings, one grows": (2, 3, 3, lambda child, _path: child == 1),
+    "as many siblings as tokens": (1, 3, 3, lambda _child, _path: True),
+}
+
+
+@pytest.mark.parametrize("growth", GROWTHS)
+@pytest.mark.parametrize("zeros", [0.0, 0.4])
+@pytest.mark.parametrize(("name", "proposal"), TREES)
+def test_tree_of_any_shape_emits_the_joint_law_of_the_target(name, proposal, zeros, growth):
+    """Whether a node has children may depend on anything drawn before them."""
+    depth, width, vocab, grows = GROWTHS[growth]
+    target, draft = random_law(vocab, 20, zeros), random_law(vocab, 21, zeros)
+    propose = sibling_proposer(draft, depth, proposal, width, grows)
+    assert deviation(name, target, propose, depth + 1) < EXACT
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenwise", "blockwise", "tree", "traversal", "coupled", "point"]
+)
 @pytest.mark.parametrize("fixed", [0, 1, 2])
 def test_arbitrary_fixed_drafts_are_harmless(name, fixed):
     """A lookup or argmax draft is a point mass, accepted with probability p(x)."""
@@ -111,8 +136,8 @@ def test_reported_deviation_is_rounding(name):
 # How many tokens are accepted ---------------------------------------------------------------
 
 
-def mean_accepted(name, target, draft, depth, proposal=Proposal.SAMPLED):
-    program = round_program(VERIFIERS[name], target, chain_proposer(draft, depth, proposal), depth)
+def mean_accepted(name, target, propose, depth):
+    program = round_program(VERIFIERS[name], target, propose, depth)
     return sum(count * chance for count, chance in enumerate_outcomes(program).items())
 
 
@@ -136,34 +161,42 @@ def mean_capped_ratios(target, draft, depth):
 
 def test_blockwise_accepts_eleven_ninths_where_tokenwise_accepts_ten():
     target, draft = constant_law(1 / 3, 2 / 3), constant_law(2 / 3, 1 / 3)
-    assert mean_accepted("tokenwise", target, draft, 2) == pytest.approx(10 / 9, abs=EXACT)
-    assert mean_accepted("blockwise", target, draft, 2) == pytest.approx(11 / 9, abs=EXACT)
+    assert mean_accepted("tokenwise", target, sampled_chain(draft, 2), 2) == pytest.approx(
+        10 / 9, abs=EXACT
+    )
+    assert mean_accepted("blockwise", target, sampled_chain(draft, 2), 2) == pytest.approx(
+        11 / 9, abs=EXACT
+    )
 
 
 @pytest.mark.parametrize("laws", PAIRS)
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_blockwise_accepts_the_capped_ratios_and_never_less_than_tokenwise(laws, depth):
     target, draft = PAIRS[laws]
-    block = mean_accepted("blockwise", target, draft, depth)
+    propose = sampled_chain(draft, depth)
+    block = mean_accepted("blockwise", target, propose, depth)
     assert block == pytest.approx(mean_capped_ratios(target, draft, depth), abs=EXACT)
-    assert block >= mean_accepted("tokenwise", target, draft, depth) - EXACT
+    assert block >= mean_accepted("tokenwise", target, propose, depth) - EXACT
 
 
 def test_blockwise_gains_on_random_laws_of_depth_three():
-    gains = [
-        mean_accepted("blockwise", random_law(3, 2 * i), random_law(3, 2 * i + 1), 3)
-        - mean_accepted("tokenwise", random_law(3, 2 * i), random_law(3, 2 * i + 1), 3)
-        for i in range(4)
-    ]
+    gains = []
+    for i in range(4):
+        target, propose = random_law(3, 2 * i), sampled_chain(random_law(3, 2 * i + 1), 3)
+        means = [mean_accepted(name, target, propose, 3) for name in ("blockwise", "tokenwise")]
+        gains.append(means[0] - means[1])
     assert max(gains) > 0.01
 
 
-def verdict_law(name, target, draft, depth, proposal):
+def sampled_chain(draft, depth):
+    return chain_proposer(draft, depth, Proposal.SAMPLED)
+
+
+def verdict_law(name, target, propose):
     """Law of (draft, accepted nodes, next token) in one round."""
-    propose = chain_proposer(draft, depth, proposal)
 
     def program(noise):
-        drafted = propose((), depth, noise)
+        drafted = propose((), 3, noise)
         verdict = VERIFIERS[name].verify(drafted, rows_of(target, drafted), 0, noise)
         return drafted.tokens, verdict.accepted, verdict.next_token, verdict.all_accepted
 
@@ -174,7 +207,7 @@ def verdict_law(name, target, draft, depth, proposal):
 def test_blockwise_is_tokenwise_at_depth_one(laws):
     target, draft = PAIRS[laws]
     both = [
-        verdict_law(name, target, draft, 1, Proposal.SAMPLED) for name in ("blockwise", "tokenwise")
+        verdict_law(name, target, sampled_chain(draft, 1)) for name in ("blockwise", "tokenwise")
     ]
     assert total_variation(*both) < EXACT
 
@@ -182,12 +215,55 @@ def test_blockwise_is_tokenwise_at_depth_one(laws):
 @pytest.mark.parametrize("laws", PAIRS)
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_all_point_rules_agree_on_fixed_drafts(laws, depth):
-    """On point drafts no rule can beat p(draft): tokenwise, blockwise and point are one law."""
+    """On point drafts no rule can beat p(draft): all of them are one law."""
     target, draft = PAIRS[laws]
-    wanted = verdict_law("point", target, draft, depth, Proposal.POINT)
-    for name in ("tokenwise", "blockwise", "coupled"):
-        found = verdict_law(name, target, draft, depth, Proposal.POINT)
+    wanted = verdict_law("point", target, chain_proposer(draft, depth, Proposal.POINT))
+    for name in ("tokenwise", "blockwise", "tree", "traversal", "coupled"):
+        found = verdict_law(name, target, chain_proposer(draft, depth, Proposal.POINT))
         assert total_variation(found, wanted) < EXACT
+
+
+@pytest.mark.parametrize("laws", PAIRS)
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("rules", [("traversal", "blockwise"), ("tree", "tokenwise")])
+def test_tree_rule_on_a_chain_is_the_chain_rule(rules, laws, depth):
+    target, draft = PAIRS[laws]
+    propose = chain_proposer(draft, depth, Proposal.SAMPLED)
+    assert total_variation(*(verdict_law(name, target, propose) for name in rules)) < EXACT
+
+
+@pytest.mark.parametrize("laws", PAIRS)
+def test_rejection_on_fixed_siblings_accepts_what_following_the_targets_draw_does(laws):
+    """Both reach p(siblings) at every node, and no lossless rule reaches more."""
+    target, draft = PAIRS[laws]
+    propose = sibling_proposer(draft, 2, Proposal.POINT)
+    assert (
+        total_variation(*(verdict_law(name, target, propose) for name in ("tree", "point"))) < EXACT
+    )
+
+
+@pytest.mark.parametrize("laws", PAIRS)
+def test_as_many_distinct_siblings_as_tokens_are_never_all_rejected(laws):
+    target, draft = PAIRS[laws]
+    # Where q has zeros its support alone is drawn, and p may lie outside.
+    if min(min(draft(())), 1) == 0:
+        return
+    propose = sibling_proposer(draft, 1, Proposal.DISTINCT, width=3)
+    for name in ("tree", "traversal"):
+        accepted = enumerate_outcomes(round_program(VERIFIERS[name], target, propose, 1))
+        assert accepted.get(0, 0.0) < EXACT
+
+
+@pytest.mark.parametrize("proposal", [Proposal.SAMPLED, Proposal.DISTINCT])
+def test_traversal_never_accepts_less_than_recursive_rejection(proposal):
+    gains = []
+    for seed in range(6):
+        target, draft = random_law(3, 40 + 2 * seed), random_law(3, 41 + 2 * seed)
+        propose = sibling_proposer(draft, 2, proposal)
+        means = [mean_accepted(name, target, propose, 2) for name in ("traversal", "tree")]
+        gains.append(means[0] - means[1])
+    assert min(gains) > -EXACT
+    assert max(gains) > 0.005
 
 
 def test_wrong_first_token_is_never_accepted():

@@ -17,6 +17,8 @@ ACCEPTS = {
     "tokenwise": {Proposal.POINT, Proposal.SAMPLED},
     "blockwise": {Proposal.POINT, Proposal.SAMPLED},
     "point": {Proposal.POINT},
+    "tree": {Proposal.POINT, Proposal.SAMPLED, Proposal.DISTINCT},
+    "traversal": {Proposal.POINT, Proposal.SAMPLED, Proposal.DISTINCT},
 }
 MODEL = frozenset({Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED})
 NGRAM = frozenset({Proposal.POINT})
@@ -65,6 +67,17 @@ def test_rule_pairs_with_exactly_the_proposals_it_accepts(name, proposal):
 def test_choice_of_rule(proposals, params, verifier, rule, proposal):
     chosen = choose(proposals, "mine", params, verifier)
     assert (chosen.verifier.name, chosen.proposal) == (rule, proposal)
+
+
+def test_wide_drafts_are_judged_by_a_rule_for_trees():
+    warm = SamplingParams(temperature=1.0)
+    chosen = choose(ALL, "mine", warm, None, width=2)
+    assert (chosen.verifier.name, chosen.proposal) == ("traversal", Proposal.DISTINCT)
+    assert choose(MODEL, "mine", warm, "tree", width=2).proposal is Proposal.SAMPLED
+    assert choose(NGRAM, "mine", warm, None, width=2).verifier.name == "point"
+    for name in ("tokenwise", "blockwise"):
+        with pytest.raises(InvalidSetting, match=rf"{name}.*width is 2"):
+            choose(ALL, "mine", warm, name, width=2)
 
 
 def test_greedy_rule_is_refused_above_temperature_zero():

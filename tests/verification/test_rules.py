@@ -54,7 +54,7 @@ def test_inputs_are_byte_identical_afterwards(name, dtype):
         assert (p.numpy().tobytes(), q.numpy().tobytes()) == before
 
 
-@pytest.mark.parametrize("name", ["tokenwise", "blockwise"])
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
 @pytest.mark.parametrize("bits", [0, 2**64 - 1])
 def test_extreme_uniforms_never_emit_an_impossible_token(name, bits, monkeypatch):
     """u = 0 must not accept p = 0, and u next to 1 must not draw a token of no weight."""
@@ -66,7 +66,7 @@ def test_extreme_uniforms_never_emit_an_impossible_token(name, bits, monkeypatch
     assert verdict.next_token == 1
 
 
-@pytest.mark.parametrize("name", ["tokenwise", "blockwise"])
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
 def test_rejection_by_rounding_where_p_equals_q_falls_back_to_p(name):
     """The residual is empty then; the correction is drawn from p instead of from nothing."""
     law = (0.2, 0.3, 0.5)
@@ -77,7 +77,7 @@ def test_rejection_by_rounding_where_p_equals_q_falls_back_to_p(name):
     assert torch.equal(noise.weights[-1], p[0])
 
 
-@pytest.mark.parametrize("name", ["tokenwise", "blockwise"])
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
 def test_all_accepted_draws_the_bonus_from_the_last_row(name):
     p = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.3, 0.3, 0.4]], dtype=torch.float64)
     noise = Fixed(accepts=True)
@@ -89,7 +89,7 @@ def test_all_accepted_draws_the_bonus_from_the_last_row(name):
     assert torch.equal(noise.weights[-1], p[2])
 
 
-@pytest.mark.parametrize("name", ["tokenwise", "blockwise"])
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
 def test_drafted_token_that_q_rules_out_is_judged_without_dividing_by_zero(name):
     p = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]], dtype=torch.float64)
     verdict = VERIFIERS[name].verify(sampled_chain([2], (0.5, 0.5, 0.0)), p, 3, KeyedNoise(1))

@@ -27,6 +27,8 @@ class Verifier(Protocol):
     """True: for temperature 0 only."""
     keyed: bool
     """True: emits the target's own keyed draw, so a seed fixes the text whatever the drafter."""
+    trees: bool
+    """False: judges chains only."""
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         """Judge `draft`.

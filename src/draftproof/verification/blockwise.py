@@ -26,6 +26,7 @@ class Blockwise:
     accepts = frozenset({Proposal.POINT, Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         assert draft.is_chain, "blockwise judges chains; trees need a tree rule"

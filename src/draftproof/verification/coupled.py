@@ -20,6 +20,7 @@ class Coupled:
     accepts = frozenset(Proposal)
     greedy = False
     keyed = True
+    trees = True
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         return follow(draft, lambda row, depth: noise.race(p[row], position + depth))

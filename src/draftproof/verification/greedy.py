@@ -19,6 +19,7 @@ class Greedy:
     accepts = frozenset(Proposal)
     greedy = True
     keyed = True
+    trees = True
 
     def verify(
         self,

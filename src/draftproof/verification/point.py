@@ -19,6 +19,7 @@ class Point:
     accepts = frozenset({Proposal.POINT})
     greedy = False
     keyed = False
+    trees = True
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         return follow(

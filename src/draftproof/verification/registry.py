@@ -11,9 +11,12 @@ from draftproof.verification.coupled import Coupled
 from draftproof.verification.greedy import Greedy
 from draftproof.verification.point import Point
 from draftproof.verification.tokenwise import Tokenwise
+from draftproof.verification.traversal import Traversal
+from draftproof.verification.tree import Tree
 
 VERIFIERS: dict[str, Verifier] = {
-    rule.name: rule for rule in (Greedy(), Tokenwise(), Blockwise(), Coupled(), Point())
+    rule.name: rule
+    for rule in (Greedy(), Tokenwise(), Blockwise(), Tree(), Traversal(), Coupled(), Point())
 }
 
 # What a drafter that can do several is asked for, first what a rule can accept most of.
@@ -21,6 +24,8 @@ _PREFERENCE = (Proposal.SAMPLED, Proposal.COUPLED, Proposal.POINT, Proposal.DIST
 _OWN_PREFERENCE = {
     "greedy": (Proposal.POINT, *_PREFERENCE),
     "coupled": (Proposal.COUPLED, Proposal.POINT, *_PREFERENCE),
+    "tree": (Proposal.DISTINCT, *_PREFERENCE),
+    "traversal": (Proposal.DISTINCT, *_PREFERENCE),
 }
 
 
@@ -52,14 +57,21 @@ def choose(
     drafter: str,
     params: SamplingParams,
     verifier: str | Verifier | None,
+    width: int = 1,
 ) -> Pairing:
     """The pairing for one request; `verifier` overrides the choice at temperature > 0.
 
     Temperature 0 is always judged by the greedy rule, which every other rule becomes there.
+    `width` above 1 asks for a rule that judges trees.
     """
     if params.is_greedy:
         return pair(proposals, drafter, "greedy")
     if verifier is not None:
+        if width > 1 and not find(verifier).trees:
+            raise InvalidSetting(
+                f"verifier {find(verifier).name!r} judges chains and width is {width}; leave "
+                "verifier unset, choose tree or traversal, or set width=1"
+            )
         if find(verifier).greedy:
             raise InvalidSetting(
                 f"verifier {find(verifier).name!r} is for temperature 0, and temperature is "
@@ -70,7 +82,7 @@ def choose(
         return pair(proposals, drafter, "coupled")
     if proposals == {Proposal.POINT}:
         return pair(proposals, drafter, "point")
-    return pair(proposals, drafter, "blockwise")
+    return pair(proposals, drafter, "blockwise" if width == 1 else "traversal")
 
 
 def _names(proposals: frozenset[Proposal]) -> str:

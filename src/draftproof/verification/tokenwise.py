@@ -19,6 +19,7 @@ class Tokenwise:
     accepts = frozenset({Proposal.POINT, Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         assert draft.is_chain, "tokenwise judges chains; trees need a tree rule"
