@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import torch
 
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
-from draftproof.core import Draft, Plan, Proposal, Purpose, Verdict
+from draftproof.core import Draft, Proposal, Purpose, Verdict
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.models.toy import ToyModel, random_law
@@ -206,23 +207,28 @@ def toy_speculator(target, draft, vocab_size, depth=3, **others):
 
 
 class Varied:
-    """A drafter that drafts as deep as `depths` says, call by call and row by row, in turn."""
+    """A drafter whose plans are changed by `changes`, call by call and row by row, in turn.
 
-    def __init__(self, drafter, depths: Sequence[int]):
+    A change is a depth, or a dictionary of a plan's fields; neither exceeds the plan's depth.
+    """
+
+    def __init__(self, drafter, changes: Sequence):
         self.name = drafter.name
         self.proposals = drafter.proposals
         self._drafter = drafter
-        self._depths = depths
+        self._changes = [{"depth": one} if isinstance(one, int) else one for one in changes]
 
     def begin(self, target_cache):
         drafting = self._drafter.begin(target_cache)
-        propose, turns = drafting.propose, itertools.cycle(self._depths)
+        propose, turns = drafting.propose, itertools.cycle(self._changes)
 
-        def varied(contexts, plans):
-            return propose(contexts, [Plan(min(plan.depth, next(turns))) for plan in plans])
+        def changed(plan):
+            change = next(turns)
+            depth = min(plan.depth, change.get("depth", plan.depth))
+            return dataclasses.replace(plan, **{**change, "depth": depth})
 
         return SimpleNamespace(
-            propose=varied,
+            propose=lambda contexts, plans: propose(contexts, [changed(plan) for plan in plans]),
             observe=drafting.observe,
             release=drafting.release,
             move=drafting.move,

@@ -149,7 +149,11 @@ class TreeBatch:
     positions: torch.Tensor
     """i64[B, W]; committed length - 1 + depth of the node."""
     mask: torch.Tensor
-    """bool[B, W, W]; mask[b, i, j]: column i sees column j (itself and its ancestors)."""
+    """bool[B, W, E + W]; mask[b, i, j]: column i sees column j (itself and its ancestors), the
+    E earlier columns first."""
+    earlier: torch.Tensor
+    """i64[B, E]; positions of the columns that passes before this one have left behind the
+    committed tokens; E is 0 where a draft is fed in one pass."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
-from draftproof.core import Context, Plan, Proposal
+from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.shared import SharedCacheDrafter
 from draftproof.models.cache import KVCache
@@ -35,28 +36,44 @@ def contexts_of(texts, params=SamplingParams(), proposal=Proposal.POINT) -> list
     ]
 
 
+def tell(drafting, row: int, text: list[int], draft: Draft, tokens: list[int], kept: int) -> None:
+    """A round ended with `tokens`, of which the first `kept` had been drafted."""
+    text += tokens
+    step = Step(row, tuple(tokens), (), len(draft.tokens), draft.depth, kept, None, None, ())
+    contexts = contexts_of([text] * (row + 1))
+    drafting.observe(contexts[row], draft, step, torch.empty(0))
+
+
 def begin(model: HFModel, rows: int, capacity: int = 96):
     return ModelDrafter(model, VOCAB, prefill_chunk=4).begin(KVCache(rows, capacity))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "mistral"])
-def test_after_any_verdict_and_any_depth_the_cache_is_a_fresh_prefill(name: str) -> None:
+@pytest.mark.parametrize("width", [1, 3])
+def test_after_any_verdict_and_any_plan_the_cache_is_a_fresh_prefill(name: str, width: int) -> None:
     model, dice = shared_target(name), random.Random(2)
     texts = [prompt(6), prompt(1), prompt(13)]
     drafting = begin(model, rows=3)
     outcomes = set()
     for _ in range(12):
-        depths = [dice.randint(0, 5) for _ in texts]
-        drafts = drafting.propose(contexts_of(texts), [Plan(depth) for depth in depths])
-        for row, (text, draft, depth) in enumerate(zip(texts, drafts, depths, strict=True)):
-            assert len(draft.tokens) == depth
-            if depth:
-                assert_row_is_a_prefill(model, drafting._cache, row, [*text, *draft.tokens[:-1]])
+        plans = [Plan(dice.randint(0, 5), width, dice.randint(5, 20)) for _ in texts]
+        drafts = drafting.propose(contexts_of(texts), plans)
+        for row, (text, draft, plan) in enumerate(zip(texts, drafts, plans, strict=True)):
+            assert draft.depth == plan.depth or (width > 1 and draft.depth < plan.depth)
+            assert len(draft.tokens) <= plan.nodes
+            if plan.depth:
+                assert_row_is_a_prefill(model, drafting._cache, row, text)
                 # What it drafts is what the model says after the text, whatever happened before.
                 assert draft.tokens[0] == int(model._one_pass(text)[-1].argmax())
-            kept = dice.randint(0, depth)
-            outcomes.add((kept == depth, depth > 0))
-            text += [*draft.tokens[:kept], dice.randrange(VOCAB)]
+            path = draft.path(dice.randrange(-1, len(draft.tokens)))
+            fed = [node for node in path if drafting._columns[row][node] is not None]
+            outcomes.add((len(fed) == len(path), bool(path)))
+            tokens = [*(draft.tokens[node] for node in path), dice.randrange(VOCAB)]
+            before = len(text)
+            tell(drafting, row, text, draft, tokens, len(path))
+            if plan.depth:
+                known = [*text[:before], *tokens[: len(fed)]]
+                assert_row_is_a_prefill(model, drafting._cache, row, known)
     assert len(outcomes) == 3
 
 
@@ -72,11 +89,11 @@ def test_full_acceptance_feeds_two_tokens_and_a_rejection_one(monkeypatch) -> No
     text = prompt(5)
     (draft,) = drafting.propose(contexts_of([text]), [Plan(3)])
     assert fed == [text[-2:], [draft.tokens[0]], [draft.tokens[1]]]
-    text += [*draft.tokens, 7]
+    tell(drafting, 0, text, draft, [*draft.tokens, 7], 3)
     fed.clear()
     (draft,) = drafting.propose(contexts_of([text]), [Plan(3)])
     assert fed[0] == text[-2:], "the last drafted token and the bonus"
-    text += [draft.tokens[0], 8]
+    tell(drafting, 0, text, draft, [draft.tokens[0], 8], 1)
     fed.clear()
     drafting.propose(contexts_of([text]), [Plan(2)])
     assert fed[0] == [8], "the correction alone"
@@ -91,11 +108,12 @@ def test_rows_move_with_their_caches() -> None:
     moved = [texts[2], texts[1]]
     drafts = drafting.propose(contexts_of(moved), [Plan(2)] * 2)
     for row, (text, draft) in enumerate(zip(moved, drafts, strict=True)):
-        assert_row_is_a_prefill(model, drafting._cache, row, [*text, draft.tokens[0]])
+        assert len(draft.tokens) == 2
+        assert_row_is_a_prefill(model, drafting._cache, row, text)
     # A new sequence in the row that was left behind starts from nothing that is wrong.
     fresh = [*moved, prompt(4, seed=5)]
-    drafts = drafting.propose(contexts_of(fresh), [Plan(2)] * 3)
-    assert_row_is_a_prefill(model, drafting._cache, 2, [*fresh[2], drafts[2].tokens[0]])
+    drafting.propose(contexts_of(fresh), [Plan(2)] * 3)
+    assert_row_is_a_prefill(model, drafting._cache, 2, fresh[2])
 
 
 @pytest.mark.parametrize("kind", ["int8", "early"])

@@ -11,6 +11,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
+import torch
 
 from draftproof.api import Speculator
 from draftproof.checks.exact import joint_law, total_variation
@@ -21,7 +22,14 @@ from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import MAX_SAMPLES, SamplingParams
-from tests.toys import ResampleFromTarget, RightResidual, flattened, opposite, remembered
+from tests.toys import (
+    ResampleFromTarget,
+    RightResidual,
+    Varied,
+    flattened,
+    opposite,
+    remembered,
+)
 from tests.verification.test_wrong_rules import FirstFailedCoin
 
 ERROR_RATE = 1e-6
@@ -73,6 +81,49 @@ SAMPLED = SamplingParams(temperature=1.0, max_tokens=LENGTH)
 @pytest.mark.parametrize("rule", RULES)
 def test_first_three_tokens_have_the_targets_joint_law(rule):
     assert check(count(system_for(rule), FEW, SAMPLED), wanted(3))
+
+
+TREES = [{"width": 2, "nodes": 12}, {"width": 3, "nodes": 5}, {"width": 2, "nodes": 6}]
+
+
+@pytest.mark.parametrize("rule", ["tree", "traversal", "coupled", "point"])
+def test_trees_of_a_model_have_the_targets_joint_law(rule):
+    """Siblings drawn without replacement, in a race, or the likeliest; shapes that change."""
+    system = system_for(rule)
+    trees = Varied(system.drafter, TREES)
+    system = Speculator(system.target, trees, verifier=rule, settings=system.settings)
+    assert check(count(system, FEW, SAMPLED), wanted(3))
+
+
+class Sorted:
+    """A drafter that hands its drawn siblings over likeliest first."""
+
+    def __init__(self, drafter):
+        self.name, self.proposals, self._drafter = "sorted", drafter.proposals, drafter
+
+    def begin(self, cache):
+        drafting = self._drafter.begin(cache)
+        propose = drafting.propose
+        drafting.propose = lambda *given: [_sorted(draft) for draft in propose(*given)]
+        return drafting
+
+
+def _sorted(draft):
+    if len(draft.tokens) < 2:
+        return draft
+    first, second = sorted(draft.tokens, key=lambda token: -float(draft.q[0, token]))
+    rest = draft.q[0].clone()
+    rest[first] = 0.0
+    q = torch.stack([draft.q[0], rest / rest.sum()])
+    return Draft((first, second), (-1, -1), q, draft.proposal)
+
+
+@pytest.mark.parametrize("rule", ["tree", "traversal"])
+def test_siblings_in_another_order_fail_in_the_same_pipeline(rule):
+    system = system_for(rule)
+    trees = Varied(Sorted(system.drafter), [{"depth": 1, "width": 2, "nodes": 2}])
+    system = Speculator(system.target, trees, verifier=rule, settings=system.settings)
+    assert not check(count(system, FEW, SAMPLED), wanted(3))
 
 
 def test_wrong_rule_fails_in_the_same_pipeline():

@@ -133,6 +133,37 @@ def test_depth_that_changes_every_round_and_row_changes_nothing(drafter, seed):
     assert tokens(outputs) == plain_tokens()
 
 
+def random_plans(seed):
+    dice = np.random.default_rng(seed)
+    return [
+        {
+            "depth": int(dice.integers(0, 6)),
+            "width": int(dice.integers(1, 5)),
+            "nodes": int(dice.integers(1, 25)),
+            "floor": float(dice.choice([0.0, 0.05, 0.3])),
+        }
+        for _ in range(101)
+    ]
+
+
+@pytest.mark.parametrize("drafter", ["perfect", "related", "random", "adversarial"])
+@pytest.mark.parametrize("seed", range(2))
+def test_trees_that_change_shape_every_round_change_nothing(drafter, seed):
+    system = speculator(Varied(DRAFTERS[drafter](), random_plans(seed)), 6)
+    assert tokens(system.generate(*requests())) == plain_tokens()
+
+
+def test_trees_find_more_than_chains():
+    """Otherwise the test above would pass on trees whose branches no one can follow."""
+    counts = {}
+    for width in (1, 3):
+        plans = [{"width": width, "nodes": 20}]
+        system = speculator(Varied(DRAFTERS["related"](), plans), 4)
+        stats = [output.stats for output in system.generate(*requests())]
+        counts[width] = sum(s.generated for s in stats) / sum(s.target_calls for s in stats)
+    assert counts[3] > 1.1 * counts[1]
+
+
 @pytest.mark.parametrize("drafter", ["perfect", "random", "ngram"])
 @pytest.mark.parametrize("depths", [[0, 3], [3, 0], [0, 0, 0, 5, 1]])
 def test_empty_drafts_in_turn_with_full_ones_change_nothing(drafter, depths):

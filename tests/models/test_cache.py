@@ -122,7 +122,7 @@ def test_a_draft_that_was_dropped_leaves_no_numbers_to_be_seen() -> None:
 def test_slots_beyond_the_capacity_are_refused() -> None:
     cache = KVCache(rows=2, capacity=8)
     cache.lengths[1] = 6
-    assert cache.slots(0, 2, 2) == Slots(0, (0, 6), 2)
+    assert cache.slots(0, 2, 2) == Slots(0, (0, 6), 2, 0)
     with pytest.raises(LimitExceeded, match="9 cache slots are needed and 8 were allocated"):
         cache.slots(0, 2, 3)
 

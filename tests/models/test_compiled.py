@@ -12,7 +12,7 @@ pytest.importorskip("numba")
 
 import numba
 
-from draftproof.core import Draft, Proposal, TargetOutput
+from draftproof.core import Draft, Proposal, TargetOutput, TreeBatch
 from draftproof.models.cache import KVCache
 from draftproof.models.compiled import CompiledStep
 from draftproof.models.hf import HFModel
@@ -323,3 +323,44 @@ def test_a_branch_has_the_bits_of_plain_decoding() -> None:
         batch = pack([token], [Draft.chain((), Proposal.POINT)], plain.lengths, made.device)
         assert torch.equal(made.forward(batch, plain).logits[0, 0], logits[column])
         plain.keep(0, [0])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("by_modules", [False, True])
+def test_a_tree_fed_level_by_level_has_the_logits_of_one_pass(name: str, by_modules: bool) -> None:
+    """Ragged rows over two chunks of attention; the step to the bit, the modules to rounding."""
+    made = model(name)
+    made._step = None if by_modules else made._step
+    lengths = [126, 9]
+    tree = Draft((7, 9, 11, 13, 17, 19), (-1, -1, 0, 1, 1, 3), None, Proposal.POINT)
+    cache = KVCache(rows=2, capacity=160)
+    for row, length in enumerate(lengths):
+        made.prefill(prompt(length, seed=row), cache, row, chunk=32)
+    whole = made.forward(pack([4, 5], [tree, tree], lengths, made.device), cache).logits
+    first = pack([4, 5], [Draft.chain((), Proposal.POINT)] * 2, lengths, made.device)
+    parts = [made.forward(first, cache).logits]
+    for row in range(2):
+        cache.keep(row, [0])
+    earlier: list[int] = []
+    for level in ([0, 1], [2, 3, 4], [5]):
+        batch = level_of(tree, level, earlier, [length + 1 for length in lengths])
+        parts.append(made.forward(batch, cache).logits)
+        earlier += level
+    found = torch.cat(parts, dim=1)
+    if by_modules:
+        assert (found - whole).abs().max() <= 1e-4 * whole.abs().max()
+    else:
+        assert torch.equal(found, whole)
+
+
+def level_of(tree: Draft, nodes: list[int], earlier: list[int], starts: list[int]) -> TreeBatch:
+    """The `nodes` of a tree behind its `earlier` ones, which a cache holds already."""
+    columns = [*earlier, *nodes]
+    mask = [[column in tree.path(node) for column in columns] for node in nodes]
+    depths = {node: len(tree.path(node)) - 1 for node in columns}
+    return TreeBatch(
+        torch.tensor([[tree.tokens[node] for node in nodes] for _ in starts]),
+        torch.tensor([[start + depths[node] for node in nodes] for start in starts]),
+        torch.tensor([mask for _ in starts]),
+        torch.tensor([[start + depths[node] for node in earlier] for start in starts]).long(),
+    )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from draftproof.core import Context, Draft, Plan, Proposal
+import torch
+
+from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.rollout import roll_out
 from draftproof.models.base import TargetModel
@@ -12,7 +15,7 @@ from draftproof.models.cache import KVCache
 
 
 class ModelDrafter:
-    proposals = frozenset({Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED})
+    proposals = frozenset(Proposal)
 
     def __init__(self, model: TargetModel, vocab_size: int, prefill_chunk: int) -> None:
         """`vocab_size` is the target's V; padded vocabularies may differ from the drafter's."""
@@ -41,18 +44,33 @@ class ModelDrafting(Drafting):
         self._chunk = chunk
         self._limit = model.max_positions or cache.capacity
         self._held: list[list[int]] = [[] for _ in range(cache.rows)]
+        self._columns: list[tuple[int | None, ...]] = [() for _ in range(cache.rows)]
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         plans = [self._within_reach(c, p) for c, p in zip(contexts, plans, strict=True)]
         for b, (context, plan) in enumerate(zip(contexts, plans, strict=True)):
             if plan.depth > 0:
                 self._catch_up(b, context.tokens)
-        drafts = roll_out(self._model, self._cache, contexts, plans, self._vocab_size)
-        for b, draft in enumerate(drafts):
-            if draft.tokens:
-                fed = [*contexts[b].tokens, *draft.tokens]
-                self._held[b] = fed[: self._cache.lengths[b]]
-        return drafts
+        rolled = roll_out(self._model, self._cache, contexts, plans, self._vocab_size)
+        for b, one in enumerate(rolled):
+            self._columns[b] = one.columns
+            if plans[b].depth > 0:
+                self._held[b] = list(contexts[b].tokens)
+        return [one.draft for one in rolled]
+
+    def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:  # noqa: ARG002
+        """Keep the keys and values of the accepted path, which are computed already."""
+        row, node, columns = context.row, -1, []
+        for token in step.tokens[: step.accepted]:
+            found = draft.child(node, token)
+            column = None if found is None else self._columns[row][found]
+            if found is None or column is None:
+                break
+            columns.append(column)
+            node = found
+        self._cache.keep(row, columns)
+        self._held[row] += step.tokens[: len(columns)]
+        self._columns[row] = ()
 
     def move(self, source: int, target: int) -> None:
         self._cache.copy(source, target)
@@ -65,7 +83,7 @@ class ModelDrafting(Drafting):
         if self._vocab_size > self._model.vocab_size:
             known = max(context.tokens) < self._model.vocab_size
             room = room if known else 0
-        return Plan(max(0, min(plan.depth, room)))
+        return replace(plan, depth=max(0, min(plan.depth, room)))
 
     def _catch_up(self, row: int, tokens: Sequence[int]) -> None:
         """Hold a true prefix of `tokens`, short by the one or two ids that the next pass feeds."""

@@ -1,17 +1,39 @@
-"""Draft token by token with a model: the loop that every model-based drafter shares."""
+"""Draft level by level with a model: the loop that every model-based drafter shares.
+
+The model reads what it lacks of the text, then one level of the tree after another; a chain is a
+tree of width 1. Keys and values of drafted nodes stay behind the text, unkept:
+
+    slots   text ... anchor | 0 1 | 2 3 |        a level's nodes see their ancestors' columns
+                              level  level
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn.functional import pad
 
-from draftproof.core import Context, Draft, Plan, Proposal, Purpose
+from draftproof.config import MAX_NODES
+from draftproof.core import Context, Draft, Plan, Proposal, Purpose, TreeBatch
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
 from draftproof.sampling.draw import argmax
+from draftproof.sampling.warp import Warp
+
+_DRAWN = (Proposal.SAMPLED, Proposal.DISTINCT)
+"""Proposals whose nodes were left to chance: once drawn they have to be submitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledOut:
+    """A draft and where the model's cache holds it."""
+
+    draft: Draft
+    columns: tuple[int | None, ...]
+    """Column behind the row's committed tokens per node; None for one that was not fed."""
 
 
 def roll_out(
@@ -20,62 +42,198 @@ def roll_out(
     contexts: Sequence[Context],
     plans: Sequence[Plan],
     vocab_size: int,
-) -> list[Draft]:
-    """One chain per context, drawn as its proposal says.
+) -> list[RolledOut]:
+    """One draft per context, drawn as its proposal says, within its plan.
 
     `cache` row b holds a prefix of context b's tokens, a few tokens short of them. On return a
-    row that drafted holds every context token and every drafted token but the last. `vocab_size`
-    is the target's V, to which laws are cut or padded.
+    row that drafted holds every context token. `vocab_size` is the target's V, to which laws are
+    cut or padded.
     """
-    depths = [plan.depth for plan in plans]
-    drawn: list[list[int]] = [[] for _ in contexts]
-    laws: list[list[torch.Tensor]] = [[] for _ in contexts]
-    feeds = [
-        list(context.tokens[cache.lengths[b] :]) if depths[b] else []
-        for b, context in enumerate(contexts)
-    ]
-    for step in range(max(depths, default=0)):
-        logits = _feed(model, cache, feeds)
-        for b, context in enumerate(contexts):
-            if not feeds[b]:
-                continue
-            cache.keep(b, range(len(feeds[b])))
-            feeds[b] = []
-            q = context.warp.draft_law(_fit(logits[b], vocab_size), [*context.tokens, *drawn[b]])
-            if not float(q.max()) > 0:
-                continue  # decided by the prefix alone: the drafter knows no possible token
-            drawn[b].append(_draw(context, q, len(drawn[b])))
-            if context.proposal is Proposal.SAMPLED:
-                laws[b].append(q)
-            if step + 1 < depths[b]:
-                feeds[b] = drawn[b][-1:]
-    return [
-        Draft.chain(tokens, context.proposal, torch.stack(law) if law else None)
-        for context, tokens, law in zip(contexts, drawn, laws, strict=True)
-    ]
+    trees = [_Tree(c, p, vocab_size) for c, p in zip(contexts, plans, strict=True)]
+    if not any(tree.frontier for tree in trees):
+        return [tree.finish() for tree in trees]
+    logits = _read_texts(model, cache, trees)
+    fed = _Fed(len(trees), model.device)
+    while True:
+        for tree, rows in zip(trees, logits, strict=True):
+            tree.grow(rows)
+        width = max(len(tree.frontier) for tree in trees)
+        if width == 0 or fed.width + width > MAX_NODES:
+            return [tree.finish() for tree in trees]
+        logits = model.forward(fed.level(trees, cache.lengths), cache).logits
 
 
-def _feed(model: TargetModel, cache: KVCache, feeds: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Logits f[B, V] after the last token of each ragged feed; commits nothing.
+def _read_texts(model: TargetModel, cache: KVCache, trees: Sequence[_Tree]) -> torch.Tensor:
+    """Feed each drafting row what it lacks of its text; logits f[B, 1, V] after the anchor.
 
     A row with nothing to feed gets scratch behind its end: id 0 at position 0, which every model
     can embed, however long the row is and whatever its tokens are.
     """
+    feeds = [
+        list(tree.context.tokens[cache.lengths[b] :]) if tree.frontier else []
+        for b, tree in enumerate(trees)
+    ]
     fed = [feed or [0] for feed in feeds]
     positions = [cache.lengths[b] if feed else 0 for b, feed in enumerate(feeds)]
     chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in fed]
     batch = pack([feed[0] for feed in fed], chains, positions, model.device)
-    return model.forward(batch, cache, [len(feed) - 1 for feed in fed]).logits[:, 0]
+    logits = model.forward(batch, cache, [len(feed) - 1 for feed in fed]).logits
+    for b, feed in enumerate(feeds):
+        cache.keep(b, range(len(feed)))
+    return logits
 
 
-def _draw(context: Context, q: torch.Tensor, drawn: int) -> int:
-    """The next token by q f[V], `drawn` tokens behind the anchor's successor."""
-    start = len(context.tokens)
-    if context.proposal is Proposal.POINT:
-        return int(argmax(q[None])[0])
-    if context.proposal is Proposal.COUPLED:
-        return context.noise.race(q, start + drawn)
-    return context.noise.draw(q, start, Purpose.DRAFT, drawn)
+class _Fed:
+    """The columns that levels have left behind the texts, the same number in every row."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self.width = 0
+        self._device = device
+        self._positions: list[list[int]] = [[] for _ in range(rows)]
+
+    def level(self, trees: Sequence[_Tree], lengths: Sequence[int]) -> TreeBatch:
+        """The frontiers as one batch, padded to one width; their columns are booked."""
+        width = max(len(tree.frontier) for tree in trees)
+        tokens = torch.zeros((len(trees), width), dtype=torch.long)
+        positions = torch.zeros_like(tokens)
+        mask = torch.zeros((len(trees), width, self.width + width), dtype=torch.bool)
+        mask[:, torch.arange(width), self.width + torch.arange(width)] = True
+        for b, tree in enumerate(trees):
+            for i, node in enumerate(tree.frontier):
+                tokens[b, i] = tree.tokens[node]
+                path = tree.path(node)
+                positions[b, i] = lengths[b] + len(path) - 1
+                tree.columns[node] = self.width + i
+                mask[b, i, [tree.columns[step] for step in path]] = True
+        earlier = torch.tensor(self._positions, dtype=torch.long).view(len(trees), -1)
+        for b, row in enumerate(positions.tolist()):
+            self._positions[b] += row
+        self.width += width
+        parts = (tokens, positions, mask, earlier)
+        return TreeBatch(*(part.to(self._device) for part in parts))
+
+
+@dataclass(slots=True)
+class _Tree:
+    """One row's draft while it grows."""
+
+    context: Context
+    plan: Plan
+    vocab_size: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    """Of the path down to each node, as far as the drafter knows."""
+    laws: list[torch.Tensor] = field(default_factory=list)
+    columns: list[int | None] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=list)
+    """Nodes that get children next; -1 is the anchor."""
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.frontier = [-1] if self.plan.depth > 0 and self.plan.nodes > 0 else []
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the anchor's child down to `node`."""
+        nodes = []
+        while node >= 0:
+            nodes.append(node)
+            node = self.parents[node]
+        return nodes[::-1]
+
+    def grow(self, logits: torch.Tensor) -> None:
+        """Give the frontier children, by logits f[W, V] behind each of its nodes.
+
+        Whether a node gets children is decided by what was drawn before them. Of the new nodes
+        the likeliest go on.
+        """
+        first = len(self.tokens)
+        for node, row in zip(self.frontier, logits, strict=False):
+            self._draw_children(node, _fit(row, self.vocab_size))
+        self.depth += 1
+        new = sorted(range(first, len(self.tokens)), key=lambda node: -self.chances[node])
+        self.frontier = sorted(new[: self.plan.width]) if self.depth < self.plan.depth else []
+
+    def _draw_children(self, node: int, logits: torch.Tensor) -> None:
+        tokens = [*self.context.tokens, *(self.tokens[step] for step in self.path(node))]
+        chance = self.chances[node] if node >= 0 else 1.0
+        if self.context.proposal is Proposal.POINT:
+            self._take_likeliest(node, chance, self.context.warp, logits, tokens)
+            return
+        q = self.context.warp.draft_law(logits, tokens)
+        best = float(q.max())
+        if not best > 0 or chance * best < self.plan.floor:
+            return
+        if self.context.proposal is Proposal.COUPLED:
+            self._race(node, chance, q, len(tokens))
+        else:
+            self._draw(node, chance, q)
+
+    def _take_likeliest(
+        self, node: int, chance: float, warp: Warp, logits: torch.Tensor, tokens: Sequence[int]
+    ) -> None:
+        if self.plan.width == 1 and self.plan.floor == 0:
+            q = warp.draft_law(logits, tokens)
+            if float(q.max()) > 0:
+                self._add(node, int(argmax(q[None])[0]), chance, None)
+            return
+        q = warp.belief(logits, tokens)
+        best = torch.topk(q, min(self.plan.width, len(q)))
+        for token, share in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            if share > 0 and chance * share >= self.plan.floor:
+                self._add(node, token, chance * share, None)
+
+    def _race(self, node: int, chance: float, q: torch.Tensor, position: int) -> None:
+        """The first tokens of the race that the target's own draw will run with p."""
+        left = q.clone()
+        for _ in range(self.plan.width):
+            if not float(left.max()) > 0:
+                return
+            token = self.context.noise.race(left, position)
+            share = float(q[token])
+            if chance * share >= self.plan.floor:
+                self._add(node, token, chance * share, None)
+            left[token] = 0.0
+
+    def _draw(self, node: int, chance: float, q: torch.Tensor) -> None:
+        """Independent draws, or draws without replacement; how many is settled beforehand."""
+        whole = q
+        for _ in range(min(self.plan.width, self.plan.nodes - len(self.tokens))):
+            offset = len(self.tokens)
+            token = self.context.noise.draw(q, len(self.context.tokens), Purpose.DRAFT, offset)
+            self._add(node, token, chance * float(whole[token]), q)
+            if self.context.proposal is Proposal.DISTINCT and self.plan.width > 1:
+                q = q.clone()
+                q[token] = 0.0
+                mass = q.sum(dtype=torch.float64)
+                if not float(mass) > 0:
+                    return
+                q = q / mass.to(q.dtype)
+
+    def _add(self, parent: int, token: int, chance: float, law: torch.Tensor | None) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.chances.append(chance)
+        self.columns.append(None)
+        if law is not None:
+            self.laws.append(law)
+
+    def finish(self) -> RolledOut:
+        """The draft; what no chance decided is cut to the likeliest nodes that the plan allows."""
+        proposal = self.context.proposal
+        kept = list(range(len(self.tokens)))
+        if proposal not in _DRAWN and len(kept) > self.plan.nodes:
+            # A child is never likelier than its parent, which comes first among equals.
+            kept.sort(key=lambda node: (-self.chances[node], node))
+            kept = sorted(kept[: self.plan.nodes])
+        place = {node: i for i, node in enumerate(kept)} | {-1: -1}
+        draft = Draft(
+            tuple(self.tokens[node] for node in kept),
+            tuple(place[self.parents[node]] for node in kept),
+            torch.stack(self.laws) if self.laws else None,
+            proposal,
+        )
+        return RolledOut(draft, tuple(self.columns[node] for node in kept))
 
 
 def _fit(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:

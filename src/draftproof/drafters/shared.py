@@ -17,7 +17,7 @@ from draftproof.models.cache import KVCache
 
 
 class SharedCacheDrafter:
-    proposals = frozenset({Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED})
+    proposals = frozenset(Proposal)
 
     def __init__(self, name: str, model: TargetModel) -> None:
         self.name = name
@@ -45,7 +45,9 @@ class SharedCacheDrafting(Drafting):
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         committed = list(self._cache.lengths)
         try:
-            return roll_out(self._model, self._cache, contexts, plans, self._model.vocab_size)
+            size = self._model.vocab_size
+            rolled = roll_out(self._model, self._cache, contexts, plans, size)
+            return [one.draft for one in rolled]
         finally:
             for row in range(len(contexts)):
                 self._cache.truncate(row, committed[row])

@@ -131,7 +131,7 @@ def _weigh_values(
 ) -> None:
     """The values f32[n, D] that the members' scores weigh; queries of one length share a pass."""
     kv, c = place
-    group = s.queries.shape[1] // text.columns.shape[1]
+    group = s.queries.shape[1] * len(text.starts) // len(text.lengths)
     # The scores are done, so their queries' place takes the results.
     results, scores = s.queries[w], s.scores[w]
     queries = len(members) * group
@@ -159,7 +159,7 @@ def attend(q: Any, keys: Any, values: Any, text: Any, s: Any, place: Any, w: int
     scratch to worker w and takes the chunk's peaks, totals and sums.
     """
     b, kv, c = place
-    width, start, first = text.columns.shape[1], text.starts[b], c * CHUNK
+    width, start, first = len(text.lengths) // len(text.starts), text.starts[b], c * CHUNK
     members = np.empty(width, np.int64)
     num, last = 0, first
     for r in range(b * width, (b + 1) * width):

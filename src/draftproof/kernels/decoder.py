@@ -75,12 +75,13 @@ def _rotate(x: Any, heads: int, cos: Any, sin: Any, norm: Any, eps: float) -> No
 
 @compiled()
 def _store(k: Any, v: Any, keys: Any, values: Any, text: Any) -> None:
-    """Put k, v f32[R, kv_heads * D] behind each cache row's start."""
+    """Put k, v f32[R, kv_heads * D] behind what each cache row holds."""
     kv_heads, size = keys.shape[1], keys.shape[3]
-    width = text.columns.shape[1]
+    width = k.shape[0] // len(text.starts)
+    earlier = text.columns.shape[1] - width
     for r in range(k.shape[0]):
         row = text.first_row + r // width
-        slot = text.starts[r // width] + r % width
+        slot = text.starts[r // width] + earlier + r % width
         for h in range(kv_heads):
             for d in range(size):
                 keys[row, h, slot, d] = k[r, h * size + d]

@@ -79,13 +79,14 @@ class State(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What the rows of a pass see. Row r = b * W + w is column w of cache row first_row + b."""
+    """What the rows of a pass see. Row r = b * W + w is column E + w of cache row first_row + b,
+    behind the E columns of earlier passes."""
 
     first_row: int
     starts: Any
     """i64[B]: committed tokens of each cache row."""
     columns: Any
-    """i64[R, W]: the columns of this pass that a row sees, in order, first."""
+    """i64[R, E + W]: the columns behind the committed tokens that a row sees, in order, first."""
     lengths: Any
     """i64[R]: how many tokens a row sees, committed ones included."""
     lows: Any

@@ -71,7 +71,7 @@ class Step:
         keys, values = cached
         size = keys.shape[4]
         heads, chunks = outputs[0] // size, _chunks(text)
-        together = text.columns.shape[1] * heads // keys.shape[2]
+        together = rows // len(text.starts) * heads // keys.shape[2]
 
         def empty(*shape: int) -> Any:
             return np.empty(shape, np.float32)

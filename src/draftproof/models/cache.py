@@ -20,17 +20,19 @@ from draftproof.errors import LimitExceeded
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where one forward pass writes: W columns behind each of `rows` rows."""
+    """Where one forward pass writes: W columns behind each row and what earlier passes left."""
 
     first_row: int
     starts: tuple[int, ...]
-    """Slot of column 0 per row."""
+    """Committed tokens per row."""
     width: int
+    earlier: int
+    """Columns behind the committed tokens that this pass leaves in place: E."""
 
     @property
     def extent(self) -> int:
-        """Slots that a reader has to see: E."""
-        return max(self.starts) + self.width
+        """Slots that a reader has to see."""
+        return max(self.starts) + self.earlier + self.width
 
 
 class KVCache:
@@ -64,9 +66,10 @@ class KVCache:
         stores = (*self._keys.values(), *self._values.values())
         return sum(store.shape[1] * store.shape[3] * store.element_size() for store in stores)
 
-    def slots(self, first_row: int, rows: int, width: int) -> Slots:
+    def slots(self, first_row: int, rows: int, width: int, earlier: int = 0) -> Slots:
         """The slots behind `rows` rows from `first_row`; refuses to run past the end."""
-        slots = Slots(first_row, tuple(self.lengths[first_row : first_row + rows]), width)
+        starts = tuple(self.lengths[first_row : first_row + rows])
+        slots = Slots(first_row, starts, width, earlier)
         if slots.extent > self.capacity:
             raise LimitExceeded(
                 f"{slots.extent} cache slots are needed and {self.capacity} were allocated; "
@@ -78,7 +81,7 @@ class KVCache:
     def write(
         self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store f[B, heads, W, head_dim]; returns views f[B, heads, E, head_dim] of all slots.
+        """Store f[B, heads, W, head_dim]; returns views f[B, heads, extent, head_dim].
 
         Slots behind a row's own end hold stale numbers, never NaN: mask them.
         """
@@ -89,7 +92,8 @@ class KVCache:
         views = []
         for store, new in ((self._keys[layer], keys), (self._values[layer], values)):
             for row, start in enumerate(slots.starts):
-                store[slots.first_row + row, :, start : start + slots.width] = new[row]
+                first = start + slots.earlier
+                store[slots.first_row + row, :, first : first + slots.width] = new[row]
             views.append(store[rows, :, : slots.extent])
         return views[0], views[1]
 
@@ -111,7 +115,7 @@ class KVCache:
 
     @torch.inference_mode()
     def keep(self, row: int, columns: Sequence[int]) -> None:
-        """Commit `columns` (ascending, as fed) of the last pass over `row` and drop the others."""
+        """Commit `columns` (ascending, as fed behind `row`) and drop the others."""
         start = self.lengths[row]
         if list(columns) != list(range(len(columns))):
             source = torch.tensor([start + column for column in columns])

@@ -80,8 +80,10 @@ class CompiledStep:
         parts = []
         for first in range(0, rows, together):
             some = slice(first, min(rows, first + together))
-            part = TreeBatch(batch.tokens[some], batch.positions[some], batch.mask[some])
-            place = Slots(slots.first_row + first, slots.starts[some], width)
+            part = TreeBatch(
+                batch.tokens[some], batch.positions[some], batch.mask[some], batch.earlier[some]
+            )
+            place = Slots(slots.first_row + first, slots.starts[some], width, slots.earlier)
             asked = np.arange(part.tokens.numel(), dtype=np.int64)
             if columns is not None:
                 asked = asked[::width] + np.array(columns[some], np.int64)
@@ -98,7 +100,7 @@ class CompiledStep:
         keys, values = self.reserve(cache)
         x = embedding(batch.tokens.reshape(-1), self._embedding)
         starts = np.array(slots.starts, np.int64)
-        mask = batch.mask.reshape(-1, width).numpy()
+        mask = batch.mask.reshape(-1, slots.earlier + width).numpy()
         lows = np.zeros_like(positions)
         if self._window is not None:
             lows = positions - (self._window - 1)

@@ -20,12 +20,7 @@ from draftproof.models.cache import KVCache, Slots
 from draftproof.models.compiled import MAX_STEP_WIDTH, CompiledStep
 from draftproof.models.pack import pack
 from draftproof.models.probe import find_fault
-from draftproof.models.twin import (
-    keep_first_layers,
-    replace_all_linears,
-    replace_linears,
-    twin,
-)
+from draftproof.models.twin import keep_first_layers, replace_all_linears, replace_linears, twin
 
 _PROBE_WINDOW = 3
 
@@ -164,7 +159,7 @@ class HFModel:
     ) -> torch.Tensor:
         """Logits f[B, W, V], or f[B, 1, V] of the `columns`, one for each row."""
         rows, width = batch.tokens.shape
-        slots = cache.slots(first_row, rows, width)
+        slots = cache.slots(first_row, rows, width, batch.earlier.shape[1])
         if self._step is not None:
             self._step.reserve(cache)
             if width <= MAX_STEP_WIDTH:
@@ -198,7 +193,7 @@ class HFModel:
         )
         for b, start in enumerate(slots.starts):
             full[b, :, :start] = True
-            full[b, :, start : start + slots.width] = batch.mask[b]
+            full[b, :, start : start + batch.mask.shape[2]] = batch.mask[b]
         masks = {"full_attention": full}
         if "sliding_attention" in self._kinds:
             masks["sliding_attention"] = full & self._in_window(batch, slots)
@@ -210,7 +205,8 @@ class HFModel:
         assert self._window is not None
         keys = torch.arange(slots.extent, device=self.device).repeat(len(slots.starts), 1)
         for b, start in enumerate(slots.starts):
-            keys[b, start : start + slots.width] = batch.positions[b]
+            fed = torch.cat((batch.earlier[b], batch.positions[b]))
+            keys[b, start : start + len(fed)] = fed
         return batch.positions[:, :, None] - keys[:, None, :] < self._window
 
     def _formed(self, mask: torch.Tensor) -> torch.Tensor:

@@ -41,4 +41,5 @@ def pack(
         torch.tensor(tokens, device=device),
         torch.tensor(positions, device=device),
         torch.from_numpy(mask).to(device),
+        torch.empty((len(anchors), 0), dtype=torch.long, device=device),
     )

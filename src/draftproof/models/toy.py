@@ -54,7 +54,7 @@ class ToyModel:
 
     def _run(self, batch: TreeBatch, cache: KVCache, first_row: int) -> torch.Tensor:
         rows, width = batch.tokens.shape
-        slots = cache.slots(first_row, rows, width)
+        slots = cache.slots(first_row, rows, width, batch.earlier.shape[1])
         ids = batch.tokens.double()[:, None, :, None]
         held = cache.write(0, ids, ids, slots)[0][:, 0, :, 0].long().tolist()
         logits = torch.empty((rows, width, self.vocab_size), dtype=torch.float64)

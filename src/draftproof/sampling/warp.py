@@ -90,6 +90,17 @@ class Warp:
         """
         return self._shaped(self._processed(logits[None], tokens, [()]))[0]
 
+    def belief(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """What a drafter's logits f[V] say of the token after `tokens`: f[V].
+
+        `draft_law`, but at temperature 1 where the request takes the likeliest token, of which
+        alone `draft_law` knows then.
+        """
+        if not self.params.is_greedy:
+            return self.draft_law(logits, tokens)
+        scores = self._processed(logits[None], tokens, [()])[0]
+        return torch.softmax(scores, dim=-1).nan_to_num()
+
     def settle(self, node: int) -> None:
         """Make the processors' state after `node` (-1 = anchor) the committed one."""
         if self._processors:
