@@ -7,8 +7,16 @@ from typing import Any
 
 from draftproof.config import EngineSettings
 from draftproof.drafters.base import Drafter
+from draftproof.drafters.hybrid import HybridDrafter
+from draftproof.drafters.lookup import LookupDrafter
+from draftproof.drafters.lookup_registry import (
+    LOOKUP_HELP,
+    check_lookup,
+    hybrid_parts,
+    is_lookup,
+    make_lookup,
+)
 from draftproof.drafters.model import ModelDrafter
-from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.shared import SharedCacheDrafter
 from draftproof.errors import InvalidSetting, VocabularyMismatch
@@ -18,9 +26,10 @@ from draftproof.models.vocab import check_same_vocabulary
 
 DRAFTER_HELP = {
     "self-int8": "the target's own linear layers in int8, on the target's cache",
-    "ngram": "what followed the last time the same tokens were seen",
+    **LOOKUP_HELP,
     "model:PATH": "a smaller model with the same vocabulary: name, path or hub id",
     "early-exit:N": "the target's first N layers, on the target's cache",
+    "hybrid:A,B": "a look-up A where it is confident, any drafter B elsewhere",
     "none": "no drafts: plain decoding",
 }
 
@@ -40,6 +49,13 @@ class Surroundings:
 def check_spec(spec: str) -> None:
     """Refuse a name that no drafter has; told before a model is loaded for it."""
     name, _, argument = spec.partition(":")
+    if name == "hybrid":
+        for part in hybrid_parts(spec):
+            check_spec(part)
+        return
+    if is_lookup(spec):
+        check_lookup(spec)
+        return
     if name == "early-exit" and argument and not argument.isdecimal():
         raise InvalidSetting(f"drafter is {spec!r}; give a number of layers: early-exit:6")
     takes_argument = name in ("model", "early-exit")
@@ -51,13 +67,22 @@ def make_drafter(spec: str, around: Surroundings) -> Drafter:
     """The drafter that `spec` names, built for `around.target`."""
     check_spec(spec)
     name, _, argument = spec.partition(":")
+    if name == "hybrid":
+        lookup, other = hybrid_parts(spec)
+        return HybridDrafter(_lookup(lookup, around), make_drafter(other, around))
+    if is_lookup(spec):
+        return _lookup(spec, around)
     if name == "model":
         return _model_drafter(argument, around)
     if name == "early-exit":
         return SharedCacheDrafter.early_exit(around.target, int(argument))
     if spec == "self-int8":
         return SharedCacheDrafter.int8(around.target)
-    return NgramDrafter() if spec == "ngram" else NoDrafter()
+    return NoDrafter()
+
+
+def _lookup(spec: str, around: Surroundings) -> LookupDrafter:
+    return make_lookup(spec, around.tokenizer, around.target.vocab_size)
 
 
 def _model_drafter(path: str, around: Surroundings) -> ModelDrafter:
