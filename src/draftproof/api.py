@@ -66,7 +66,8 @@ class Speculator:
 
         target: a name of `draftproof models`, a folder, a .gguf file, a hub id, a loaded model,
         or (model, tokenizer). A loaded model is left as it is; its weights are shared.
-        drafter: self-int8, ngram, model:PATH, early-exit:N, none, or an object of your own.
+        drafter: self-int8, ngram, suffix, suffix:FILE, recycling, lookahead, model:PATH,
+        early-exit:N, hybrid:A,B, none (docs/drafters.md), or an object of your own.
         depth: tokens drafted per round. verifier: tokenwise, blockwise, coupled or point; by
         default the best for each request (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.

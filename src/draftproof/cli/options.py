@@ -27,7 +27,8 @@ DrafterName = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help="What proposes tokens: self-int8, ngram, model:PATH, early-exit:N or none.",
+        help="What proposes tokens: self-int8, ngram, suffix, suffix:FILE, recycling, lookahead, "
+        "model:PATH, early-exit:N, hybrid:A,B (look-up A where it is confident, else B) or none.",
         metavar="NAME",
     ),
 ]
