@@ -73,7 +73,7 @@ def foreign_drafter(
 
 
 class TokenLevelDrafter:
-    """Token-level intersection, TLI: algorithm 4 of the paper."""
+    """Token-level intersection, TLI: section 4 of the paper."""
 
     proposals = ModelDrafter.proposals
 
@@ -92,7 +92,7 @@ class TokenLevelDrafter:
 
 
 class StringLevelDrafter:
-    """String-level exact match, SLEM: algorithm 2 of the paper."""
+    """String-level exact match, SLEM: section 3 of the paper."""
 
     proposals = frozenset({Proposal.POINT})
 
