@@ -6,7 +6,7 @@ import functools
 import json
 
 import transformers as tf
-from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE
 
 from draftproof.drafters.foreign import ForeignPair
@@ -74,6 +74,7 @@ def sentencepiece(size: int = 420):
             decoders.Strip(" ", 1, 0),
         ]
     )
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     return tf.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )

@@ -55,7 +55,7 @@ def test_whole_texts_are_cut_as_the_drafters_tokenizer_cuts_them(direction) -> N
     texts = whole(target, drafter)
     for done in range(1, len(ids)):
         translated = texts.of(0, ids[:done])
-    expected = drafter.write(b"", target.read(ids[:done]))
+    expected = drafter.opening + drafter.write(b"", target.read(ids[:done]))
     assert len(expected) > 500
     assert translated == expected
 
@@ -85,7 +85,7 @@ def test_counterparts_keep_the_targets_ids_and_nothing_before_them_changes(direc
     target, drafter = DIRECTIONS[direction]
     pairs = overlap(target, drafter).shared
     ids = target.write(b"", LONG.encode())
-    singles, before = one_by_one(target, drafter), []
+    singles, before = one_by_one(target, drafter), [V + i for i in drafter.opening]
     for done in range(1, len(ids)):
         translated = list(singles.of(0, ids[:done]))
         assert translated[: len(before)] == before
@@ -108,7 +108,21 @@ def test_markers_are_translated_where_both_have_them_and_left_out_elsewhere(make
     place = translated.index(PIECES.markers["</s>"])
     assert PIECES.read(translated[:place]) == b"dog fox"
     assert PIECES.read(translated[place + 1 :]) == b"dog"
-    assert not set(translated) & {PIECES.markers["<s>"], PIECES.markers["<unk>"]}
+    assert PIECES.markers["<unk>"] not in translated
+
+
+@pytest.mark.parametrize("make", [whole, one_by_one])
+def test_the_drafter_reads_the_beginning_that_it_expects_once(make) -> None:
+    start = PIECES.markers["<s>"]
+    assert PIECES.opening == [start]
+    assert BYTES.opening == []
+    text = BYTES.write(b"", b"the dog")
+    translated = make(BYTES, PIECES).of(0, text)
+    assert translated[0] == (start if make is whole else V + start)
+    assert translated.count(translated[0]) == 1
+    begun = make(PIECES, PIECES).of(0, [start, *PIECES.write(b"", b"the dog")])
+    assert begun[0] == start
+    assert begun.count(start) == 1
 
 
 @pytest.mark.parametrize("make", [whole, one_by_one])

@@ -43,9 +43,14 @@ class Translation(ABC):
     def of(self, row: int, tokens: Sequence[int]) -> list[int]:
         """The drafter's ids for `tokens`, which continue what `row` was asked for before.
 
-        Markers that the drafter does not have are left out.
+        Markers that the drafter does not have are left out; one that it expects first is there.
         """
         ...
+
+    def _opening(self, tokens: Sequence[int]) -> list[int]:
+        """The drafter's ids before the first of `tokens`."""
+        opening = self._drafter.opening
+        return [] if [self._shared.get(tokens[0])] == opening else opening
 
     def release(self, row: int) -> None:
         self._rows[row] = _Settled()
@@ -71,6 +76,8 @@ class TokenByToken(Translation):
 
     def of(self, row: int, tokens: Sequence[int]) -> list[int]:
         settled = self._rows[row]
+        if not settled.ids:
+            settled.ids = [self._vocab_size + i for i in self._opening(tokens)]
         for token in tokens[settled.count :]:
             if token not in self._parts:
                 self._parts[token] = self._part(token)
@@ -92,6 +99,8 @@ class WholeText(Translation):
 
     def of(self, row: int, tokens: Sequence[int]) -> list[int]:
         settled = self._rows[row]
+        if not settled.ids:
+            settled.ids = list(self._opening(tokens))
         for i in range(settled.count, len(tokens)):
             if (token := tokens[i]) not in self._target.texts:
                 settled.ids += self._tail(settled.count, tokens[:i])

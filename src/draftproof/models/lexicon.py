@@ -35,6 +35,9 @@ class Lexicon:
         self.start: int | None = getattr(tokenizer, "bos_token_id", None)
         self.markers = {token: i for token, i in vocabulary.items() if i in special}
         """Special tokens by name; they stand for no text."""
+        opens = self.start is not None and tokenizer.encode("") == [self.start]
+        self.opening = [i for i in [self.start] if i is not None and opens]
+        """What the tokenizer puts before every text, and the model expects there."""
         void = {getattr(tokenizer, f"{role}_token_id", None) for role in ("unk", "pad")}
         self.void = void - {self.end, self.start}
         """Ids that say nothing: unknown text and padding."""
