@@ -35,7 +35,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def spec() -> dp.Speculator:
-    return dp.Speculator.from_pretrained((shared_model("llama"), tokenizer()), "early-exit:1")
+    pair = shared_model("llama"), tokenizer()
+    return dp.Speculator.from_pretrained(pair, "early-exit:1", depth=4)
 
 
 PARAMS = dp.SamplingParams(max_tokens=20)

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast, overload
 
-from draftproof.config import DEFAULT_DRAFTER, EngineSettings
+from platformdirs import user_cache_path
+
+from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
+from draftproof.control.costs import CostBook
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
 from draftproof.drafters.base import Drafter
@@ -37,12 +40,16 @@ class Speculator:
         end_ids: frozenset[int] = frozenset(),
         verifier: str | Verifier | None = None,
         settings: EngineSettings | None = None,
+        costs: CostBook | None = None,
     ) -> None:
+        """`costs` keeps what passes and drafts cost here, for depth "auto"; one of its own if
+        none is given."""
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
         self.verifier = verifier
         self.settings = settings or EngineSettings()
+        self.costs = costs or CostBook()
         self.end_ids = end_ids
         self.num_tokens = num_tokens(tokenizer, target.vocab_size)
         if verifier is not None and not find(verifier).greedy:
@@ -56,7 +63,7 @@ class Speculator:
         drafter: str | Drafter = DEFAULT_DRAFTER,
         *,
         tokenizer: Any = None,
-        depth: int | None = None,
+        depth: Depth | None = None,
         verifier: str | Verifier | None = None,
         dtype: Any = "auto",
         device: Any = "auto",
@@ -66,9 +73,12 @@ class Speculator:
 
         target: a name of `draftproof models`, a folder, a .gguf file, a hub id, a loaded model,
         or (model, tokenizer). A loaded model is left as it is; its weights are shared.
-        drafter: self-int8, ngram, model:PATH, early-exit:N, none, or an object of your own.
-        depth: tokens drafted per round. verifier: tokenwise, blockwise, coupled or point; by
-        default the best for each request (`verification/registry.py`); or a rule of your own.
+        drafter: self-int8, ngram, suffix, suffix:FILE, recycling, lookahead, model:PATH,
+        early-exit:N, hybrid:A,B, none (docs/drafters.md), or an object of your own.
+        depth: tokens drafted per round, or "auto", the default, for as many as pay; what that
+        has to know of the machine is measured once and kept in the user's cache.
+        verifier: tokenwise, blockwise, coupled or point; by default the best for each request
+        (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
         """
         from draftproof.models.hf import HFModel
@@ -80,6 +90,7 @@ class Speculator:
         settings = settings or EngineSettings()
         if depth is not None:
             settings = replace(settings, depth=depth)
+        by_name = isinstance(target, str) and isinstance(drafter, str)
         loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
         model = HFModel(loaded.model, loaded.name, settings.kernels)
         if isinstance(drafter, str):
@@ -92,6 +103,7 @@ class Speculator:
             end_ids=model.end_ids(loaded.tokenizer),
             verifier=verifier,
             settings=settings,
+            costs=CostBook(user_cache_path("draftproof") / "costs.json" if by_name else None),
         )
 
     # mypy cannot tell an empty list of ids from an empty list of prompts.
@@ -177,7 +189,9 @@ class Speculator:
         return outputs if batch else outputs[0]
 
     def _engine(self, drafter: Drafter) -> Engine:
-        return Engine(self.target, drafter, self.settings)
+        plain = isinstance(drafter, NoDrafter)
+        settings = replace(self.settings, depth=0) if plain else self.settings
+        return Engine(self.target, drafter, settings, self.costs)
 
     def _sequences(
         self,

@@ -4,7 +4,7 @@ DraftproofError
 ├── InvalidSetting        a setting is out of range, unknown, or does not apply
 ├── InvalidPrompt         a prompt is empty, too long, or of a kind we do not read
 ├── IncompatiblePair      two parts do not go together
-│   ├── VocabularyMismatch    target and drafter number their tokens differently
+│   ├── VocabularyMismatch    target and drafter have no tokens or text in common
 │   └── ProposalMismatch      the verifier cannot judge what the drafter proposes
 ├── UnsupportedModel      a model cannot be rolled back, copied, or is no decoder
 ├── ModelNotFound         a name or path leads to no model
@@ -36,7 +36,7 @@ class IncompatiblePair(DraftproofError):
 
 
 class VocabularyMismatch(IncompatiblePair):
-    """Target and drafter number their tokens differently."""
+    """Target and drafter have no tokens or text in common, or nothing says which."""
 
 
 class ProposalMismatch(IncompatiblePair):

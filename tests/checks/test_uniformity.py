@@ -182,7 +182,9 @@ def _flattened(draft: Draft) -> torch.Tensor:
 
 
 def test_a_drafter_that_reports_another_law_than_it_drew_from_is_rejected():
-    judged = Speculator(ToyModel(TARGET, V), Liar(drafter_of(SHARP)), verifier="tokenwise")
+    settings = EngineSettings(depth=4)
+    liar = Liar(drafter_of(SHARP))
+    judged = Speculator(ToyModel(TARGET, V), liar, verifier="tokenwise", settings=settings)
     assert not fit(judged).passed
 
 

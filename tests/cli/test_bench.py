@@ -100,6 +100,6 @@ def test_without_options_our_drafters_meet_transformers_on_our_prompts(call, mon
     assert call("bench").code == 130
     (settings,) = seen
     labels = [cell.label for cell in settings.matrix.cells(0.0, 1)]
-    assert labels == ["plain", "self-int8, depth 4", "ngram, depth 4", "transformers"]
+    assert labels == ["plain", "self-int8, auto depth", "ngram, auto depth", "transformers"]
     assert (settings.target, settings.prompts) == ("smollm2-135m", None)
     assert list(settings.matrix.settings()) == [(0.0, 1)]

@@ -14,7 +14,8 @@ from tests.cli.conftest import Result
 from tests.test_api import tokenizer
 from tests.tiny import tiny_model
 
-SHORT = ("--max-tokens", "12", "--drafter", "early-exit:1", "--dtype", "float64")
+DRAFTING = ("--drafter", "early-exit:1", "--depth", "4")
+SHORT = ("--max-tokens", "12", *DRAFTING, "--dtype", "float64")
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from draftproof.core import Context, Plan, Proposal
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.errors import InvalidSetting
+from draftproof.models.cache import KVCache
 
 
-def context(tokens) -> Context:
-    return Context(0, 0, tokens, warp=None, noise=None, proposal=Proposal.POINT)
+def context(tokens, row=0) -> Context:
+    return Context(row, row, tokens, warp=None, noise=None, proposal=Proposal.POINT)
+
+
+def begin(max_match=5, min_match=1):
+    return NgramDrafter(max_match, min_match).begin(KVCache(rows=2, capacity=1))
 
 
 def brute_force(tokens: list[int], depth: int, max_match: int, min_match: int) -> list[int]:
@@ -33,8 +38,7 @@ def brute_force(tokens: list[int], depth: int, max_match: int, min_match: int) -
 )
 def test_the_longest_and_then_most_recent_match_is_continued(tokens, depth, bounds) -> None:
     low, high = sorted(bounds)
-    drafter = NgramDrafter(max_match=high, min_match=low)
-    (draft,) = drafter.propose([context(tokens)], [Plan(depth)])
+    (draft,) = begin(high, low).propose([context(tokens)], [Plan(depth)])
     assert list(draft.tokens) == brute_force(tokens, depth, high, low)
     assert len(draft.tokens) <= depth
     assert draft.is_chain
@@ -42,7 +46,7 @@ def test_the_longest_and_then_most_recent_match_is_continued(tokens, depth, boun
 
 
 def test_a_single_token_has_no_past_to_look_up() -> None:
-    drafts = NgramDrafter().propose([context([5]), context([5, 5])], [Plan(4), Plan(4)])
+    drafts = begin().propose([context([5]), context([5, 5], row=1)], [Plan(4), Plan(4)])
     assert [draft.tokens for draft in drafts] == [(), (5,)]
 
 

@@ -64,11 +64,23 @@ def test_padding_would_be_emitted_if_it_were_not_known_as_such() -> None:
     assert max(knowing.token_ids) < len(WORDS)
 
 
-def test_shuffled_ids_are_refused_at_construction_with_the_first_of_them(saved) -> None:
-    shuffled = [*WORDS[:4], "e", "d", *WORDS[6:]]
-    drafter = saved(padded_model(10, seed=2), shuffled)
+@pytest.mark.parametrize("name", ["model", "model-tli"])
+def test_shuffled_and_unknown_words_are_drafted_by_meaning(saved, name) -> None:
+    shuffled = [*WORDS[:4], "e", "d", *WORDS[6:9], "z"]
+    pair = (padded_model(10, seed=1).double(), word_tokenizer(WORDS))
+    drafter = saved(padded_model(12, seed=2), shuffled).replace("model", name, 1)
+    made = Speculator.from_pretrained(pair, drafter, depth=3)
+    assert made.drafter.name.startswith("model-tli:")
+    for params in (SamplingParams(max_tokens=20), SamplingParams(temperature=1.5, seed=1)):
+        output = made.generate(PROMPT, params)
+        assert output.stats.drafted > 0
+        assert output.token_ids == made.plain(PROMPT, params).token_ids
+
+
+def test_vocabularies_without_a_word_in_common_are_refused_with_the_measure(saved) -> None:
+    drafter = saved(padded_model(10, seed=2), [word.upper() for word in WORDS])
     pair = (padded_model(10, seed=1), word_tokenizer(WORDS))
-    with pytest.raises(VocabularyMismatch, match=r"id 4 is 'd' to the target and 'e' to the draft"):
+    with pytest.raises(VocabularyMismatch, match=r"0 tokens in common, of 10 .*: 0% .*self-int8"):
         Speculator.from_pretrained(pair, drafter)
 
 
@@ -76,6 +88,13 @@ def test_different_sizes_without_tokenizers_are_refused(tmp_path) -> None:
     padded_model(12, seed=2).save_pretrained(tmp_path)
     with pytest.raises(VocabularyMismatch, match=r"10 ids and .* 12, and without both tokenizers"):
         Speculator.from_pretrained(padded_model(10, seed=1), f"model:{tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["model-tli", "model-slem"])
+def test_a_method_for_other_vocabularies_needs_both_tokenizers(tmp_path, name) -> None:
+    padded_model(10, seed=2).save_pretrained(tmp_path)
+    with pytest.raises(VocabularyMismatch, match="without both tokenizers"):
+        Speculator.from_pretrained(padded_model(10, seed=1), f"{name}:{tmp_path}")
 
 
 def test_a_second_model_follows_a_loaded_targets_device(saved, monkeypatch) -> None:

@@ -170,7 +170,7 @@ def test_cache_after_every_round_is_that_of_a_fresh_prefill(drafter, temperature
             Plan(min(depths[(number + b) % 5], sequence.max_depth))
             for b, sequence in enumerate(sequences)
         ]
-        steps = run_round(target, cache, drafting, sequences, plans)
+        steps = run_round(target, cache, drafting, sequences, plans).steps
         for row, (sequence, step) in enumerate(zip(sequences, steps, strict=True)):
             assert sequence.tokens[-len(step.tokens) :] == list(step.tokens)
             assert cache.lengths[row] == len(sequence.tokens) - 1
@@ -339,7 +339,9 @@ def test_proposal_of_the_pairing_reaches_the_drafter():
     ):
         seen.clear()
         params = SamplingParams(max_tokens=6, temperature=temperature, seed=seed)
-        Speculator(ToyModel(TARGET, V), drafter, verifier=verifier).generate([1], params)
+        settings = EngineSettings(depth=4)
+        made = Speculator(ToyModel(TARGET, V), drafter, verifier=verifier, settings=settings)
+        made.generate([1], params)
         assert seen == {proposal}
 
 

@@ -50,7 +50,7 @@ def test_after_every_round_a_row_holds_its_committed_tokens(name: str) -> None:
         target.prefill(ids[:-1], cache, row, chunk=4)
     kept = set()
     for _ in range(12):
-        steps = run_round(target, cache, sabotage, sequences, [Plan(4)] * 3)
+        steps = run_round(target, cache, sabotage, sequences, [Plan(4)] * 3).steps
         kept |= {len(step.tokens) for step in steps}
         for row, sequence in enumerate(sequences):
             assert_row_is_a_prefill(target, cache, row, sequence.tokens[:-1])

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from draftproof.api import Speculator
+from draftproof.config import EngineSettings
 from draftproof.core import Step
 from draftproof.models.toy import ToyModel
 from draftproof.sampling.params import SamplingParams
@@ -94,13 +95,16 @@ def test_a_real_run_counts_what_the_script_drafted():
         return [(last + 1) % vocab, (last + 2) % vocab, 0, 0]
 
     target = ToyModel(law, vocab)
-    output = Speculator(target, Scripted(draft)).generate([1], SamplingParams(max_tokens=10))
+    made = Speculator(target, Scripted(draft), settings=EngineSettings(depth=4))
+    output = made.generate([1], SamplingParams(max_tokens=10))
     assert output.token_ids == tuple(range(2, 12))
     stats = output.stats
     # Rounds of 3, 3, 3 and then one token: the last has room for itself and no draft.
     assert (stats.prompt_tokens, stats.generated, stats.target_calls) == (1, 10, 4)
     assert (stats.drafted, stats.accepted, stats.undrafted_calls) == (4 + 4 + 3, 6, 1)
     assert stats.as_dict()["accepted_per_position"] == [3, 3, 0, 0]
+    assert stats.as_dict()["planned_depths"] == [1, 0, 0, 1, 2]
+    assert stats.as_dict()["plain_rounds"] == {"planned": 0, "no_room": 1, "no_draft": 0}
     assert output.samples[0].origins.count("accepted") == 6
     assert output.samples[0].origins.count("correction") == 3
     assert output.samples[0].origins[-1] == "plain"

@@ -16,6 +16,7 @@ from draftproof.bench.peers.base import Job, Start
 from draftproof.bench.peers.process import PeerProcess
 from draftproof.bench.record import Record
 from draftproof.bench.workloads import Task
+from draftproof.config import Depth
 from draftproof.drafters.registry import Surroundings, make_drafter
 from draftproof.output import Sample
 from draftproof.sampling.params import SamplingParams
@@ -43,7 +44,7 @@ class Decoders:
         around = Surroundings(
             plain.target, plain.tokenizer, start.dtype, start.device, plain.settings
         )
-        self._ours: dict[tuple[str | None, int | None], Speculator] = {}
+        self._ours: dict[tuple[str | None, Depth | None], Speculator] = {}
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
             for depth in matrix.depths:

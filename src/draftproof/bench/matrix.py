@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from draftproof.bench.peers.base import check_peer, why_unsupported
-from draftproof.config import EngineSettings
+from draftproof.config import Depth, EngineSettings
 from draftproof.drafters.registry import check_spec
 from draftproof.errors import InvalidSetting
 from draftproof.sampling.params import SamplingParams
@@ -23,7 +23,7 @@ class Cell:
     system: str
     """PLAIN, OURS, or the spec of a peer."""
     drafter: str | None
-    depth: int | None
+    depth: Depth | None
     """Tokens drafted per round; with the drafter present exactly for OURS."""
     temperature: float
     batch: int
@@ -36,7 +36,8 @@ class Cell:
     @property
     def label(self) -> str:
         """A short name within one setting."""
-        return f"{self.drafter}, depth {self.depth}" if self.system == OURS else self.system
+        depth = "auto depth" if self.depth == "auto" else f"depth {self.depth}"
+        return f"{self.drafter}, {depth}" if self.system == OURS else self.system
 
     @property
     def short_label(self) -> str:
@@ -55,7 +56,7 @@ class Matrix:
     """What is compared; every entry is checked before a model is loaded."""
 
     drafters: tuple[str, ...]
-    depths: tuple[int, ...]
+    depths: tuple[Depth, ...]
     temperatures: tuple[float, ...]
     batches: tuple[int, ...]
     peers: tuple[str, ...]
@@ -94,7 +95,7 @@ class Matrix:
         """Plain decoding, our drafters at every depth, and the peers."""
         ours = [(OURS, drafter, depth) for drafter in self.drafters for depth in self.depths]
         others = [(peer, None, None) for peer in self.peers]
-        systems: list[tuple[str, str | None, int | None]] = [(PLAIN, None, None), *ours, *others]
+        systems: list[tuple[str, str | None, Depth | None]] = [(PLAIN, None, None), *ours, *others]
         return [Cell(*system, temperature, batch) for system in systems]
 
 

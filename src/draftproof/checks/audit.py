@@ -21,6 +21,7 @@ from draftproof.checks.exact import max_deviation
 from draftproof.checks.prompts import AUDIT_PROMPTS
 from draftproof.checks.statistics import Fit
 from draftproof.checks.uniformity import token_fit
+from draftproof.config import Depth
 from draftproof.drafters.base import Drafter
 from draftproof.engine.prompt import Prompt
 from draftproof.errors import InvalidSetting
@@ -76,7 +77,7 @@ class Audit:
 
     target: str
     drafter: str
-    depth: int
+    depth: Depth
     rules: dict[str, str]
     """Rule by kind of request: greedy, seeded, sampled."""
     comparisons: tuple[Comparison, ...]

@@ -45,8 +45,11 @@ def bench(
         ),
     ] = None,
     depth: Annotated[
-        list[int] | None,
-        typer.Option(help=f"Tokens drafted per round; repeatable. Default: {options.DEPTH}."),
+        list[str] | None,
+        typer.Option(
+            help=f"Tokens drafted per round, or auto; repeatable. Default: {options.DEPTH}.",
+            metavar="auto|N",
+        ),
     ] = None,
     temperature: Annotated[
         list[float] | None,
@@ -132,7 +135,7 @@ def bench(
 
 def _matrix(
     drafters: list[str] | None,
-    depths: list[int] | None,
+    depths: list[str] | None,
     temperatures: list[float] | None,
     batches: list[int] | None,
     peers: list[str] | None,
@@ -145,7 +148,7 @@ def _matrix(
     wanted = tuple(peers or _PEERS)
     return Matrix(
         drafters=tuple(drafters or _DRAFTERS),
-        depths=tuple(depths or (options.DEPTH,)),
+        depths=tuple(options.parse_depth(depth) for depth in depths or (options.DEPTH,)),
         temperatures=tuple(temperatures or (0.0,)),
         batches=tuple(batches or (1,)),
         peers=() if wanted == ("none",) else wanted,

@@ -30,7 +30,7 @@ Examples:
 def check(
     target: options.Target = options.TARGET,
     drafter: options.DrafterName = options.DRAFTER,
-    depth: options.Depth = options.DEPTH,
+    depth: options.Depth = options.CHECK_DEPTH,
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens per text, 2 at least.")] = 32,
     samples: Annotated[int, typer.Option(help="Texts per distribution test.")] = 48,

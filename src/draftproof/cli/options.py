@@ -14,6 +14,7 @@ from draftproof.config import DEFAULT_DEPTH, DEFAULT_DRAFTER, DEFAULT_TARGET, MA
 from draftproof.errors import InvalidPrompt, InvalidSetting
 
 if TYPE_CHECKING:
+    from draftproof import config
     from draftproof.api import Speculator
     from draftproof.config import Kernels
 
@@ -27,11 +28,18 @@ DrafterName = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help="What proposes tokens: self-int8, ngram, model:PATH, early-exit:N or none.",
+        help="What proposes tokens: self-int8, ngram, suffix, suffix:FILE, recycling, lookahead, "
+        "model:PATH, early-exit:N, hybrid:A,B (look-up A where it is confident, else B) or none.",
         metavar="NAME",
     ),
 ]
-Depth = Annotated[int, typer.Option(help=f"Tokens drafted per round, 0 to {MAX_DEPTH}.")]
+Depth = Annotated[
+    str,
+    typer.Option(
+        help=f"Tokens drafted per round, 0 to {MAX_DEPTH}; auto drafts as deep as pays.",
+        metavar="auto|N",
+    ),
+]
 VerifierName = Annotated[
     str | None,
     typer.Option(
@@ -53,13 +61,15 @@ KernelsName = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
-TARGET, DRAFTER, DEPTH = DEFAULT_TARGET, DEFAULT_DRAFTER, DEFAULT_DEPTH
+TARGET, DRAFTER, DEPTH = DEFAULT_TARGET, DEFAULT_DRAFTER, str(DEFAULT_DEPTH)
+CHECK_DEPTH = "4"
+"""An audit needs drafts, and "auto" may find that plain decoding is faster."""
 
 
 def load_speculator(
     target: str,
     drafter: str,
-    depth: int,
+    depth: str,
     verifier: str | None,
     dtype: str,
     device: str,
@@ -72,13 +82,23 @@ def load_speculator(
     from draftproof.verification.registry import find
 
     # Bad settings are told before a model is loaded for them.
-    settings = EngineSettings(depth=depth, kernels=cast("Kernels", kernels))
+    settings = EngineSettings(depth=parse_depth(depth), kernels=cast("Kernels", kernels))
     if verifier is not None:
         find(verifier)
     with status(f"Loading {target} with drafter {drafter}", quiet):
         return Speculator.from_pretrained(
             target, drafter, settings=settings, verifier=verifier, dtype=dtype, device=device
         )
+
+
+def parse_depth(text: str) -> config.Depth:
+    """What --depth says; whether a number is in range is for `EngineSettings` to tell."""
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidSetting(f"--depth is {text!r}; give auto, or 0 to {MAX_DEPTH}") from None
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 
 from draftproof.config import MAX_NODES
 from draftproof.core import Draft, Plan, Step
@@ -13,6 +15,17 @@ from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
 from draftproof.stats.timing import Stopwatch
+from draftproof.theory.machine import RoundCost
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round did."""
+
+    drafts: list[Draft]
+    steps: list[Step]
+    """One for each sequence, like `drafts`."""
+    cost: RoundCost
 
 
 def run_round(
@@ -21,7 +34,7 @@ def run_round(
     drafting: Drafting,
     sequences: Many[Sequence],
     plans: Many[Plan],
-) -> list[Step]:
+) -> Round:
     """Draft, verify in one target pass, keep what the rule accepts and one token more.
 
     Sequence b lives in cache row b. Before and after, row b holds the keys and values of all of
@@ -56,7 +69,17 @@ def run_round(
     watch.lap("draft")
     for sequence, step in zip(sequences, steps, strict=True):
         sequence.stats.add_step(step, watch.seconds)
-    return steps
+    return Round(drafts, steps, _cost(steps, watch.seconds))
+
+
+def _cost(steps: Many[Step], seconds: Mapping[str, float]) -> RoundCost:
+    return RoundCost(
+        columns=1 + max(step.drafted for step in steps),
+        levels=max(step.depth for step in steps),
+        draft_s=seconds["draft"],
+        verify_s=seconds["verify"],
+        rest_s=seconds["rest"],
+    )
 
 
 def _check_size(drafts: Many[Draft]) -> None:

@@ -7,17 +7,14 @@ draft. Prompt lookup decoding (Saxena 2023). Costs no model at all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from draftproof.core import Context, Draft, Plan, Proposal
-from draftproof.drafters.base import Drafting
+from draftproof.drafters.index import RowTexts
+from draftproof.drafters.lookup import NO_GUESS, Guess, LookupDrafting
 from draftproof.errors import InvalidSetting
 from draftproof.models.cache import KVCache
 
 
-class NgramDrafter(Drafting):
+class NgramDrafter:
     name = "ngram"
     proposals = frozenset({Proposal.POINT})
 
@@ -30,28 +27,30 @@ class NgramDrafter(Drafting):
         self._max_match = max_match
         self._min_match = min_match
 
-    def begin(self, target_cache: KVCache) -> NgramDrafter:  # noqa: ARG002
-        return self
+    def begin(self, target_cache: KVCache) -> NgramDrafting:  # noqa: ARG002
+        return NgramDrafting(self._max_match, self._min_match)
 
-    def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
-        return [
-            Draft.chain(self._continuation(context.tokens, plan.depth), Proposal.POINT)
-            for context, plan in zip(contexts, plans, strict=True)
-        ]
 
-    def _continuation(self, tokens: Sequence[int], depth: int) -> list[int]:
-        if depth == 0 or len(tokens) < 2:
-            return []
-        ids = np.asarray(tokens)
-        # Ends of earlier occurrences of the last token; each round asks for one token more.
-        ends = np.flatnonzero(ids[:-1] == ids[-1])
-        best, length = None, 0
-        while len(ends):
-            length += 1
-            if length >= self._min_match:
-                best = int(ends[-1])
-            if length == self._max_match:
-                break
-            ends = ends[ends >= length]
-            ends = ends[ids[ends - length] == ids[-1 - length]]
-        return [] if best is None else list(tokens[best + 1 : best + 1 + depth])
+class NgramDrafting(LookupDrafting):
+    def __init__(self, max_match: int, min_match: int) -> None:
+        self._texts = RowTexts(max_match)
+        self._min_match = min_match
+
+    def guess(self, context: Context, plan: Plan) -> Guess:
+        """A chain; its score trusts as many tokens as were matched."""
+        most = min(plan.depth, plan.nodes)
+        if most == 0:
+            return NO_GUESS
+        index = self._texts.follow(context)
+        match = index.match(context.tokens)
+        if match is None or match.length < self._min_match:
+            return NO_GUESS
+        tokens = index.continuation(int(match.places[-1]), most)
+        score = float(min(len(tokens), match.length))
+        return Guess(Draft.chain(tokens, Proposal.POINT), score)
+
+    def release(self, row: int) -> None:
+        self._texts.release(row)
+
+    def move(self, source: int, target: int) -> None:
+        self._texts.move(source, target)

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from draftproof.config import MAX_NODES, EngineSettings
-from draftproof.control.fixed import FixedDepth
+from draftproof.control.adaptive import AdaptiveControl, prior_of
+from draftproof.control.base import Controller, ControllerFactory
+from draftproof.control.costs import CostBook
+from draftproof.control.fixed import FixedPlan
 from draftproof.core import Step
 from draftproof.decode.round import run_round
 from draftproof.decode.sequence import Sequence
 from draftproof.drafters.base import Drafter, Drafting
+from draftproof.engine.calibrate import measure_costs, situation
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.stats.timing import Stopwatch
+from draftproof.theory.machine import CostCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class Engine:
     target: TargetModel
     drafter: Drafter
     settings: EngineSettings
+    costs: CostBook = field(default_factory=CostBook)
+    """What passes and drafts cost here, for depth "auto"; all runs of the pair may share it."""
 
     def run(self, sequences: Many[Sequence]) -> Iterator[tuple[Sequence, Step]]:
         """Decode all sequences, up to `max_batch` side by side; yields steps as they come."""
@@ -38,24 +46,45 @@ class Engine:
         cache = KVCache(
             rows, capacity, self.settings.max_cache_bytes, self.target.cache_bytes_per_token
         )
-        loop = _Loop(self, cache, self.drafter.begin(cache), deque(unfinished))
+        make_controller = self._controllers(unfinished[0].tokens)
+        drafting = self.drafter.begin(cache)
+        loop = _Loop(self, cache, drafting, make_controller, deque(unfinished))
         while loop.admit():
             yield from loop.round()
             loop.retire()
+
+    def _controllers(self, text: Many[int]) -> ControllerFactory:
+        """What plans for each sequence; `text` is some that the target can read."""
+        nodes = self.settings.nodes or MAX_NODES
+        if self.settings.depth != "auto":
+            return partial(FixedPlan, self.settings.depth, self.settings.width, nodes)
+        here = situation(self.target, self.drafter, self.settings)
+        measure = partial(measure_costs, self.target, self.drafter, tuple(text))
+
+        def costs(batch_size: int) -> CostCurves:
+            return self.costs.curves(here, batch_size, measure)
+
+        return partial(AdaptiveControl, costs, prior_of(self.drafter.name), nodes)
 
 
 class _Loop:
     """One run: `active[b]` lives in cache row b."""
 
     def __init__(
-        self, engine: Engine, cache: KVCache, drafting: Drafting, waiting: deque[Sequence]
+        self,
+        engine: Engine,
+        cache: KVCache,
+        drafting: Drafting,
+        make_controller: ControllerFactory,
+        waiting: deque[Sequence],
     ) -> None:
         self._engine = engine
         self._cache = cache
         self._drafting = drafting
         self._waiting = waiting
         self._active: list[Sequence] = []
-        self._control = FixedDepth(engine.settings.depth)
+        self._make_controller = make_controller
+        self._controllers: dict[int, Controller] = {}
 
     def admit(self) -> bool:
         """Fill free rows from the queue; False when nothing is left to decode."""
@@ -63,13 +92,22 @@ class _Loop:
             sequence = self._waiting.popleft()
             sequence.row = len(self._active)
             self._read_prompt(sequence)
+            self._controllers[sequence.seq_id] = self._make_controller()
             self._active.append(sequence)
         return bool(self._active)
 
     def round(self) -> list[tuple[Sequence, Step]]:
-        plans = [self._control.plan(sequence.max_depth) for sequence in self._active]
-        steps = run_round(self._engine.target, self._cache, self._drafting, self._active, plans)
-        return list(zip(self._active, steps, strict=True))
+        controllers = [self._controllers[sequence.seq_id] for sequence in self._active]
+        rooms = [sequence.max_depth for sequence in self._active]
+        plans = [
+            controller.plan(room, len(sequence.tokens), len(self._active))
+            for controller, sequence, room in zip(controllers, self._active, rooms, strict=True)
+        ]
+        done = run_round(self._engine.target, self._cache, self._drafting, self._active, plans)
+        for b, (controller, sequence) in enumerate(zip(controllers, self._active, strict=True)):
+            controller.observe(done.drafts[b], done.steps[b], done.cost)
+            sequence.stats.add_plan(plans[b], rooms[b], done.steps[b])
+        return list(zip(self._active, done.steps, strict=True))
 
     def retire(self) -> None:
         """Free the rows of ended sequences; the last active one moves into each gap."""
@@ -78,6 +116,7 @@ class _Loop:
                 continue
             last = len(self._active) - 1
             self._drafting.release(row)
+            del self._controllers[self._active[row].seq_id]
             moved = self._active.pop()
             if row != last:
                 self._cache.copy(last, row)

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from draftproof.core import Step
+from draftproof.core import Plan, Step
+
+PLAIN_REASONS = ("planned", "no_room", "no_draft")
 
 
 @dataclass(slots=True)
@@ -30,6 +32,11 @@ class Stats:
     drafted_per_position: Counter[int] = field(default_factory=Counter)
     """How often a draft reached this depth, counted from 0."""
     accepted_per_position: Counter[int] = field(default_factory=Counter)
+    planned_depths: Counter[int] = field(default_factory=Counter)
+    """How many rounds were to draft so deep; 0 is plain decoding."""
+    plain_rounds: Counter[str] = field(default_factory=Counter)
+    """Why rounds had no draft: "planned", plain decoding was thought to be faster; "no_room", the
+    text ends with this token; "no_draft", the drafter had nothing to propose."""
     prefill_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -79,12 +86,22 @@ class Stats:
         self.verify_s += seconds.get("verify", 0.0)
         self.rest_s += seconds.get("rest", 0.0)
 
+    def add_plan(self, plan: Plan, room: int, step: Step) -> None:
+        """Count what was planned for a round that had room for `room` drafted tokens."""
+        self.planned_depths[plan.depth] += 1
+        if step.drafted == 0:
+            no_draft = "no_draft" if plan.depth else "planned"
+            self.plain_rounds[no_draft if room else "no_room"] += 1
+
     def as_dict(self) -> dict[str, Any]:
         """Counts and the rates derived from them, ready for JSON."""
         counts = asdict(self)
         depth = max(self.drafted_per_position, default=-1) + 1
         for name in ("drafted_per_position", "accepted_per_position"):
             counts[name] = [getattr(self, name)[i] for i in range(depth)]
+        deepest = max(self.planned_depths, default=-1)
+        counts["planned_depths"] = [self.planned_depths[i] for i in range(deepest + 1)]
+        counts["plain_rounds"] = {reason: self.plain_rounds[reason] for reason in PLAIN_REASONS}
         rates = (
             "seconds",
             "acceptance_rate",

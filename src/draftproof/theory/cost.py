@@ -56,19 +56,31 @@ def _checked_function(function: Callable[[int], float]) -> Callable[[int], float
 
 
 def _through_points(points: Iterable[tuple[int, float]]) -> Callable[[int], float]:
-    table = _read_points(points)
-    rows = sorted(table)
-    costs = [table[n] for n in rows]
+    return line_through(_read_points(points))
 
-    def cost(num_rows: int) -> float:
-        right = min(bisect_left(rows, num_rows, lo=1), len(rows) - 1)
+
+def line_through(points: Mapping[int, float]) -> Callable[[int], float]:
+    """The function that joins `points` by straight lines.
+
+    Below the first point it is level, beyond the last one the line through the last two goes on,
+    level where it would fall.
+    """
+    places = sorted(points)
+    values = [points[place] for place in places]
+    if len(places) == 1:
+        return lambda _place: values[0]
+
+    def line(place: int) -> float:
+        if place <= places[0]:
+            return values[0]
+        right = min(bisect_left(places, place, lo=1), len(places) - 1)
         left = right - 1
-        slope = (costs[right] - costs[left]) / (rows[right] - rows[left])
-        if num_rows > rows[right]:
-            return costs[right] + max(slope, 0.0) * (num_rows - rows[right])
-        return costs[left] + slope * (num_rows - rows[left])
+        slope = (values[right] - values[left]) / (places[right] - places[left])
+        if place > places[right]:
+            return values[right] + max(slope, 0.0) * (place - places[right])
+        return values[left] + slope * (place - places[left])
 
-    return cost
+    return line
 
 
 def _read_points(points: Iterable[tuple[int, float]]) -> dict[int, float]:

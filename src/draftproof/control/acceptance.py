@@ -1,0 +1,120 @@
+"""How often a drafter's tokens are accepted, by position and by rank, as the text goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from draftproof.core import Draft, Step
+
+_PRIOR_TRIALS = 2.0
+"""How many positions the prior counts as."""
+_POSITION_TRIALS = 6.0
+"""How many trials of one position the rate of all positions counts as there."""
+_KEPT = 0.97
+"""What a round leaves of the weight of those before it."""
+_RARE = 0.005
+"""Rounds in a row less likely than this under the estimate say that the text has changed."""
+_KEPT_OF_OTHER_TEXT = 0.3
+RANK_PRIOR = (0.4, 0.28, 0.2)
+"""Chance of the second, third, fourth choice where all better ones missed, before anything is
+known; by experience with small drafters it falls about like this."""
+
+Level = tuple[int | None, int]
+"""At one level: the rank of the child that was accepted, None for none, and how many there were."""
+
+
+class AcceptanceEstimate:
+    """Decayed counts of trials and hits.
+
+    The rate of one position is drawn towards that of all positions, of which there is more: so a
+    deep position that was never tried has a rate, too.
+    """
+
+    def __init__(self, prior: float) -> None:
+        self._hits, self._trials = prior * _PRIOR_TRIALS, _PRIOR_TRIALS
+        self._by_position: list[list[float]] = []
+        self._by_rank = [[prior * _PRIOR_TRIALS, _PRIOR_TRIALS] for prior in RANK_PRIOR]
+        # How likely the last rounds were that all were accepted whole, or all not at all.
+        self._streak = 1.0
+        self._all_hit = False
+
+    @property
+    def rate(self) -> float:
+        """Probability that a drafted token is accepted given that the path before it was."""
+        return self._hits / self._trials
+
+    def at(self, position: int) -> float:
+        """The same at one position, counted from 0."""
+        if position >= len(self._by_position):
+            return self.rate
+        hits, trials = self._by_position[position]
+        return (hits + _POSITION_TRIALS * self.rate) / (trials + _POSITION_TRIALS)
+
+    @property
+    def ranks(self) -> tuple[float, ...]:
+        """Chances of the second, third, ... choice, given that the better ones missed."""
+        return tuple(hits / trials for hits, trials in self._by_rank)
+
+    def see(self, draft: Draft, step: Step) -> None:
+        """Count one verified draft; one that proposes nothing says nothing."""
+        levels = _levels(draft, step)
+        if not levels:
+            return
+        self._watch_for_change(levels)
+        self.age(_KEPT)
+        for position, (rank, num_children) in enumerate(levels):
+            if position == len(self._by_position):
+                self._by_position.append([0.0, 0.0])
+            hit = float(rank == 0)
+            self._hits += hit
+            self._trials += 1
+            self._by_position[position][0] += hit
+            self._by_position[position][1] += 1
+            last = num_children - 1 if rank is None else rank
+            for other, counts in enumerate(self._by_rank[:last], start=1):
+                counts[0] += other == rank
+                counts[1] += 1
+
+    def age(self, kept: float) -> None:
+        """Leave `kept` of the weight of what was seen."""
+        self._hits *= kept
+        self._trials *= kept
+        for counts in (*self._by_position, *self._by_rank):
+            counts[0] *= kept
+            counts[1] *= kept
+
+    def _watch_for_change(self, levels: Sequence[Level]) -> None:
+        """Forget most when rounds in a row end in a way that the estimate finds too rare."""
+        all_hit = all(rank is not None for rank, _ in levels)
+        none_hit = levels[0][0] is None
+        chance = 1.0 - self.at(0)
+        if all_hit:
+            chance = prod(self.at(position) for position in range(len(levels)))
+        goes_on = (all_hit or none_hit) and all_hit == self._all_hit
+        self._streak = (self._streak if goes_on else 1.0) * chance
+        self._all_hit = all_hit
+        if not (all_hit or none_hit):
+            self._streak = 1.0
+        if self._streak < _RARE:
+            self.age(_KEPT_OF_OTHER_TEXT)
+            self._streak = 1.0
+
+
+def _levels(draft: Draft, step: Step) -> list[Level]:
+    """The levels of a draft that were tried, from the anchor's children down."""
+    if draft.is_chain:
+        tried: list[Level] = [(0, 1)] * step.accepted
+        return tried if step.accepted >= len(draft.tokens) else [*tried, (None, 1)]
+    levels: list[Level] = []
+    node = -1
+    for token in (*step.tokens[: step.accepted], None):
+        children = [i for i, parent in enumerate(draft.parents) if parent == node]
+        if not children:
+            break
+        rank = None
+        if token is not None:
+            rank = [draft.tokens[child] for child in children].index(token)
+            node = children[rank]
+        levels.append((rank, len(children)))
+    return levels

@@ -1,0 +1,174 @@
+"""Draft as deep as pays, find out what pays while decoding, and never lose much by trying.
+
+With A_i the chance that position i is accepted given that all before it were, a round of depth d
+brings E(d) = 1 + A_1 + A_1 A_2 + ... tokens and takes T(d) = draft(d) + verify(d + 1) + rest
+seconds. The plan is the d of the largest E(d) / T(d); plain decoding is d = 0. That is the goodput
+of SmartSpec (arXiv 2406.14066) with the costs of this machine and the acceptance of this text.
+
+An account bounds the price of trying, whatever the drafter does: it opens with what one or two
+rounds may cost, earns a little with every token, is charged what a round took beyond plain
+decoding of the same tokens, and a draft that might overdraw it is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from draftproof.config import MAX_NODES
+from draftproof.control.acceptance import AcceptanceEstimate
+from draftproof.control.forecast import Costs, Forecast
+from draftproof.core import Draft, Plan, Step
+from draftproof.theory.machine import RoundCost
+from draftproof.theory.trees import best_nodes
+
+MAX_AUTO_DEPTH = 32
+_OPENING = 1.2
+"""What trying may cost in the beginning, in rounds of plain decoding."""
+_STAKE = 0.5
+"""Share of the account that one draft may cost: one that misses leaves enough for another."""
+_EARNED = 0.01
+"""What each token adds to that: the loss of a long text that no drafter fits."""
+_SAVED = 8.0
+"""Most that gains of earlier rounds are kept for."""
+_LEAST_GAIN = 1.03
+"""Below this speed-up rounds are plain."""
+_GAIN_TO_RETURN = 1.06
+"""A plain sequence drafts again from this on; the distance keeps it from going to and fro."""
+_FIRST_WAIT = 4
+"""Plain rounds before the first probe."""
+_LONG_STAY = 16
+"""Rounds of drafting after which going plain is news, so that probing starts early again."""
+_PROBING_LOSS = 0.003
+"""Share of time that probing may cost once it has failed for long."""
+_LONGEST_WAIT = 256
+_KEPT_BY_PROBE = 0.7
+"""What a probe leaves of the weight of what was seen before it."""
+_LEAST_SURVIVAL = 0.02
+"""Paths less likely than this are not looked at."""
+
+
+_PRIORS = {"self-int8": 0.9, "model": 0.7, "ngram": 0.4}
+_PRIOR = 0.5
+
+
+def prior_of(drafter: str) -> float:
+    """The acceptance rate to expect of a drafter of this name before anything is known."""
+    return _PRIORS.get(drafter.partition(":")[0], _PRIOR)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A shape of draft, and what it promises."""
+
+    levels: int
+    width: int
+    nodes: int
+    seconds: float
+    """T: what a round takes."""
+    rate: float
+    """E / T: tokens a second."""
+
+
+class AdaptiveControl:
+    def __init__(self, costs: Costs, prior: float, nodes: int = MAX_NODES) -> None:
+        """`prior` is the acceptance rate to expect of the drafter before anything is known."""
+        self._forecast = Forecast(costs)
+        self._acceptance = AcceptanceEstimate(prior)
+        self._nodes = nodes
+        self._balance = _OPENING
+        self._drafting = True
+        self._stay = 0
+        """Rounds since it went over to drafting, or to plain."""
+        self._wait = _FIRST_WAIT
+        self._since_probe = 0
+        self._probed = False
+        """A probe has told something that was not looked at yet."""
+        self._branches = True
+        self._width = 1
+        """Of the last plan."""
+
+    def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
+        curves = self._forecast.turn_to(context_length, batch_size)
+        self._width = 1
+        due = self._drafting or self._probed or self._since_probe >= self._wait
+        if max_depth == 0 or not due:
+            return Plan(0)
+        plain = self._forecast.seconds(0, 1, 1)
+        widths = sorted({1, *curves.draft}) if self._branches else [1]
+        choices = self._choices(min(max_depth, MAX_AUTO_DEPTH), widths)
+        self._go_over(max(choice.rate for choice in choices) * plain)
+        stake = plain * (1 + _STAKE * self._balance)
+        affordable = [choice for choice in choices if choice.seconds <= stake]
+        if not self._drafting:
+            return self._probe(affordable, plain)
+        best = max(affordable, key=lambda choice: choice.rate, default=None)
+        if best is None or best.rate * plain <= 1:
+            return Plan(0)
+        return self._as_plan(best)
+
+    def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
+        self._stay += 1
+        self._since_probe += 1
+        self._forecast.observe(cost, self._width)
+        # What a round took beyond the rounds of plain decoding that its tokens replace; by the
+        # forecast, for the clock of a single round is no evidence.
+        seconds = self._forecast.seconds(step.depth, self._width, 1 + step.drafted)
+        loss = seconds / self._forecast.seconds(0, 1, 1) - len(step.tokens)
+        self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
+        if step.drafted == 0:
+            return
+        if self._width > 1 and draft.is_chain and step.depth > 1:
+            self._branches = False
+        if not self._drafting:
+            self._acceptance.age(_KEPT_BY_PROBE)
+            self._wait_after_probe(step.accepted > 0, loss)
+        self._acceptance.see(draft, step)
+
+    def _choices(self, depth: int, widths: Sequence[int]) -> list[_Choice]:
+        """Shapes worth a look: the best tree of every size, for every width."""
+        rates = [self._acceptance.at(position) for position in range(depth)]
+        longest = (1 + _STAKE * _SAVED) * self._forecast.seconds(0, 1, 1)
+        choices = []
+        for width in widths:
+            tokens, levels = 1.0, 0
+            grown = best_nodes(rates, self._acceptance.ranks, width, self._nodes)
+            for nodes, node in enumerate(grown, start=1):
+                if node.chance < _LEAST_SURVIVAL and nodes > 1:
+                    break
+                tokens += node.chance
+                levels = max(levels, node.level)
+                seconds = self._forecast.seconds(levels, width, 1 + nodes)
+                if seconds > longest and nodes > 1:
+                    break
+                choices.append(_Choice(levels, width, nodes, seconds, tokens / seconds))
+        return choices
+
+    def _go_over(self, gain: float) -> None:
+        """Draft from now on, or decode plainly, for a speed-up of `gain`."""
+        self._probed = False
+        if not self._drafting and gain >= _GAIN_TO_RETURN:
+            self._drafting, self._stay = True, 0
+        elif self._drafting and gain < _LEAST_GAIN:
+            if self._stay >= _LONG_STAY:
+                self._wait = _FIRST_WAIT
+            self._drafting, self._stay, self._since_probe = False, 0, 0
+
+    def _probe(self, affordable: list[_Choice], plain: float) -> Plan:
+        """A shallow draft now and then, to hear whether the drafter has become better."""
+        chains = [choice for choice in affordable[:2] if choice.width == 1]
+        if self._since_probe < self._wait or not chains:
+            return Plan(0)
+        # Two levels tell more than one, where the second costs little beside the first.
+        dearest = 1.5 * (chains[0].seconds - plain)
+        return self._as_plan([c for c in chains if c.seconds - plain <= dearest][-1])
+
+    def _wait_after_probe(self, hit: bool, loss: float) -> None:
+        """Probe again soon after a hit, later and later after misses."""
+        self._since_probe, self._probed = 0, True
+        longest = min(_LONGEST_WAIT, max(_FIRST_WAIT, round(loss / _PROBING_LOSS)))
+        self._wait = _FIRST_WAIT if hit else min(longest, 2 * self._wait)
+
+    def _as_plan(self, choice: _Choice) -> Plan:
+        self._width = choice.width
+        return Plan(choice.levels, choice.width, choice.nodes)

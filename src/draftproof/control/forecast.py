@@ -1,0 +1,85 @@
+"""Seconds that a round will take: measured costs, corrected by what rounds took since."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from draftproof.theory.machine import CostCurves, RoundCost
+
+Costs = Callable[[int], CostCurves]
+"""Batch size -> the curves for it."""
+
+_LEVEL_WEIGHT = 0.1
+"""How much of a surprise moves the correction of all passes."""
+_WIDE_WEIGHT = 0.03
+"""How much of it moves what wide passes are corrected by beyond that."""
+_DRAFT_WEIGHT = 0.1
+_REST_WEIGHT = 0.1
+_LARGEST_SURPRISE = math.log(2)
+"""A round that was held up says little about the next: more than this is not believed."""
+
+
+class Forecast:
+    """One sequence's view of the machine.
+
+    A machine that is busier than when it was measured is slower at everything, and more so where
+    it computes than where it waits for memory; so wide passes have a factor of their own.
+    """
+
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
+        # Logs of the factors: of all passes, of wide ones beyond that, of drafting.
+        self._log_level = self._log_wide = self._log_draft = 0.0
+        self._plain_factor = self._wide_factor = self._draft_factor = 1.0
+        self._rest: float | None = None
+        self._curves: CostCurves | None = None
+        self._batch_size = 0
+        self._context_length = 0
+
+    def turn_to(self, context_length: int, batch_size: int) -> CostCurves:
+        """Forecast for so many sequences of this length; returns the curves it starts from."""
+        self._context_length = context_length
+        if self._curves is None or batch_size != self._batch_size:
+            self._curves = self._costs(batch_size)
+            self._batch_size = batch_size
+        return self._curves
+
+    def seconds(self, levels: int, width: int, columns: int) -> float:
+        """A round whose largest draft has `levels` levels and `columns` - 1 nodes."""
+        curves = self._turned
+        verify = curves.verify_seconds(columns, self._context_length)
+        seconds = verify * (self._wide_factor if columns > 1 else self._plain_factor)
+        if levels:
+            seconds += self._draft_factor * curves.draft_seconds(levels, width)
+        return seconds + (curves.rest if self._rest is None else self._rest)
+
+    def observe(self, cost: RoundCost, width: int) -> None:
+        """Move towards what a round took whose plans were at most `width` wide."""
+        curves = self._turned
+        verify = curves.verify_seconds(cost.columns, self._context_length)
+        wide = cost.columns > 1
+        surprise = _surprise(cost.verify_s, verify, self._log_level + wide * self._log_wide)
+        self._log_level += _LEVEL_WEIGHT * surprise
+        self._log_wide += wide * _WIDE_WEIGHT * surprise
+        if cost.levels:
+            draft = curves.draft_seconds(cost.levels, width)
+            self._log_draft += _DRAFT_WEIGHT * _surprise(cost.draft_s, draft, self._log_draft)
+        rest = cost.rest_s if self._rest is None else self._rest
+        self._rest = rest + _REST_WEIGHT * (cost.rest_s - rest)
+        self._plain_factor = math.exp(self._log_level)
+        self._wide_factor = math.exp(self._log_level + self._log_wide)
+        self._draft_factor = math.exp(self._log_draft)
+
+    @property
+    def _turned(self) -> CostCurves:
+        assert self._curves is not None, "turn_to comes first"
+        return self._curves
+
+
+def _surprise(seen: float, measured: float, log_factor: float) -> float:
+    """Log of seen over expected seconds, within reason."""
+    if seen <= 0 or measured <= 0:
+        return 0.0
+    log_ratio = math.log(seen / measured) - log_factor
+    return max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, log_ratio))

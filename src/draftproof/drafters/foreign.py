@@ -1,0 +1,262 @@
+"""Drafters whose vocabulary is not the target's; Timor et al. 2025 (ICML, arXiv 2502.05202).
+
+Token-level intersection (TLI): the drafter may only say what is a token of both. Its logits are
+masked before anything is drawn, so q is a law over the target's ids like any other drafter's.
+
+String-level exact match (SLEM): the drafter writes text in its own tokens, and what the target's
+tokenizer makes of the text is the draft, a chain of fixed tokens.
+
+Both are lossless for any pair: the rules need nothing of a draft but how it was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, cast
+
+import torch
+
+from draftproof.config import MAX_NODES
+from draftproof.core import Context, Draft, Plan, Proposal, Purpose, TargetOutput, TreeBatch
+from draftproof.drafters.base import Drafting
+from draftproof.drafters.model import ModelDrafter
+from draftproof.drafters.translate import LOOK_BEHIND, TokenByToken, Translation, WholeText
+from draftproof.errors import UnsupportedModel, VocabularyMismatch
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.models.lexicon import Lexicon, whole_characters
+from draftproof.models.vocab import Overlap
+from draftproof.sampling.noise import Noise
+from draftproof.sampling.params import SamplingParams
+from draftproof.sampling.warp import Warp
+
+Method = Literal["tli", "slem"]
+
+ENOUGH_SHARED = 0.5
+"""Of the smaller vocabulary; with more in common TLI is chosen, which can sample its drafts."""
+_STRETCH = 2
+"""Drafter tokens per target token that there is room for; a longer text is decoded plainly."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPair:
+    """A drafter's model beside the vocabularies of both sides."""
+
+    model: TargetModel
+    target: Lexicon
+    drafter: Lexicon
+    overlap: Overlap
+    vocab_size: int
+    """The target's V."""
+    prefill_chunk: int
+
+
+def foreign_drafter(
+    pair: ForeignPair, method: Method | None
+) -> TokenLevelDrafter | StringLevelDrafter:
+    """The drafter of one method; None is TLI where enough tokens are shared and SLEM elsewhere.
+
+    VocabularyMismatch where the pair has nothing that the method could work with.
+    """
+    has_text = pair.target.has_text and pair.drafter.has_text
+    if method is None:
+        method = "slem" if has_text and pair.overlap.share < ENOUGH_SHARED else "tli"
+    if has_text if method == "slem" else pair.overlap.shared:
+        return StringLevelDrafter(pair) if method == "slem" else TokenLevelDrafter(pair)
+    need = "tokens in common" if method == "tli" else "two tokenizers whose tokens are text"
+    raise VocabularyMismatch(
+        f"the drafter {pair.model.name} has another vocabulary than the target, and to draft with "
+        f"it by {method.upper()} takes {need}; {pair.overlap}. Take a smaller model of the "
+        "target's own family, or a drafter without a second tokenizer: 'ngram' or 'self-int8'"
+    )
+
+
+class TokenLevelDrafter:
+    """Token-level intersection, TLI: section 4 of the paper."""
+
+    proposals = ModelDrafter.proposals
+
+    def __init__(self, pair: ForeignPair) -> None:
+        self.name = f"model-tli:{pair.model.name}"
+        self._pair = pair
+        model = _Intersection(pair.model, pair.overlap.shared, pair.vocab_size)
+        self._inner = ModelDrafter(model, pair.vocab_size, pair.prefill_chunk)
+
+    def begin(self, target_cache: KVCache) -> TokenLevelDrafting:
+        pair = self._pair
+        translation = TokenByToken(
+            target_cache.rows, pair.target, pair.drafter, pair.overlap, pair.vocab_size
+        )
+        return TokenLevelDrafting(self._inner, translation, target_cache)
+
+
+class StringLevelDrafter:
+    """String-level exact match, SLEM: section 3 of the paper."""
+
+    proposals = frozenset({Proposal.POINT})
+
+    def __init__(self, pair: ForeignPair) -> None:
+        self.name = f"model-slem:{pair.model.name}"
+        self._pair = pair
+        self._inner = ModelDrafter(pair.model, pair.model.vocab_size, pair.prefill_chunk)
+
+    def begin(self, target_cache: KVCache) -> StringLevelDrafting:
+        pair = self._pair
+        translation = WholeText(target_cache.rows, pair.target, pair.drafter, pair.overlap)
+        return StringLevelDrafting(self._inner, translation, target_cache, pair)
+
+
+class _ForeignDrafting(Drafting):
+    """Lets a model draft behind translated contexts."""
+
+    def __init__(self, drafter: ModelDrafter, texts: Translation, target_cache: KVCache) -> None:
+        rows, capacity = target_cache.rows, _STRETCH * target_cache.capacity
+        self._inner = drafter.begin(KVCache(rows, capacity, target_cache.max_bytes))
+        self._longest = capacity - MAX_NODES - 2
+        self._translation = texts
+
+    def release(self, row: int) -> None:
+        self._translation.release(row)
+        self._inner.release(row)
+
+    def move(self, source: int, target: int) -> None:
+        self._translation.move(source, target)
+        self._inner.move(source, target)
+
+    def _drafts(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
+        """What the model drafts behind `contexts`; nothing behind one of no or too many ids."""
+        within = [
+            plan
+            if 0 < len(context.tokens) <= self._longest - plan.depth
+            else replace(plan, depth=0)
+            for context, plan in zip(contexts, plans, strict=True)
+        ]
+        return self._inner.propose(contexts, within)
+
+
+class TokenLevelDrafting(_ForeignDrafting):
+    def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
+        return self._drafts([self._translated(context) for context in contexts], plans)
+
+    def _translated(self, context: Context) -> Context:
+        """The same position to warp and noise, whatever its length in the drafter's ids."""
+        ids = self._translation.of(context.row, context.tokens)
+        warp = _CommittedWarp(context.warp, context.tokens, len(ids))
+        noise = _ShiftedNoise(context.noise, len(context.tokens) - len(ids))
+        return replace(context, tokens=ids, warp=cast(Warp, warp), noise=noise)
+
+
+class StringLevelDrafting(_ForeignDrafting):
+    def __init__(
+        self, drafter: ModelDrafter, texts: Translation, target_cache: KVCache, pair: ForeignPair
+    ) -> None:
+        super().__init__(drafter, texts, target_cache)
+        self._target = pair.target
+        self._drafter = pair.drafter
+        self._ends = {j: i for i, j in pair.overlap.shared.items() if i == pair.target.end}
+        num_tokens = 1 + max([*pair.drafter.texts, *pair.drafter.markers.values()])
+        self._warp = Warp(SamplingParams(), prompt_length=0, num_tokens=num_tokens)
+
+    def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
+        translated = [
+            replace(c, tokens=self._translation.of(c.row, c.tokens), warp=self._warp)
+            for c in contexts
+        ]
+        # Text is one line: branches could not be told apart once they are cut anew.
+        drafts = self._drafts(translated, [replace(plan, width=1) for plan in plans])
+        return [
+            Draft.chain(self._cut_anew(context.tokens, draft.tokens)[: plan.depth], Proposal.POINT)
+            for context, draft, plan in zip(contexts, drafts, plans, strict=True)
+        ]
+
+    def _cut_anew(self, committed: Sequence[int], drafted: Sequence[int]) -> list[int]:
+        """The target's ids for the text of `drafted`, as they would follow the anchor.
+
+        [] where the target's tokenizer would not have cut the text at the anchor: committed ids
+        stay as they are, and it cannot say what follows them.
+        """
+        size = next(
+            (n for n, i in enumerate(drafted) if i not in self._drafter.texts), len(drafted)
+        )
+        text = self._drafter.read(drafted[:size])
+        before = self._target.text_before(committed, len(committed), LOOK_BEHIND)
+        whole = whole_characters(before + text)[len(before) :]
+        parts = self._target.split(before, whole)
+        if parts is None or (before and parts[0][-1:] != [committed[-1]]):
+            return []
+        ends = [self._ends[i] for i in drafted[size : size + 1] if i in self._ends]
+        return parts[1] + (ends if whole == text else [])
+
+
+class _Intersection:
+    """A drafter's model that speaks the target's ids, and only those that it knows itself.
+
+    An id below V is the target's; V + d is the drafter's own id d, for text between them.
+    """
+
+    def __init__(self, model: TargetModel, shared: dict[int, int], vocab_size: int) -> None:
+        self.name = model.name
+        self.vocab_size = vocab_size
+        self.max_positions = model.max_positions
+        self.device = model.device
+        self.cache_bytes_per_token = model.cache_bytes_per_token
+        self._model = model
+        pairs = torch.tensor(sorted(shared.items()), dtype=torch.long, device=model.device)
+        self._target_ids, self._drafter_ids = pairs.unbind(1)
+        own = torch.arange(model.vocab_size, device=model.device)
+        self._feeds = torch.cat([own.new_zeros(vocab_size), own])
+        self._feeds[self._target_ids] = self._drafter_ids
+
+    def forward(
+        self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
+    ) -> TargetOutput:
+        fed = replace(batch, tokens=self._feeds[batch.tokens])
+        logits = self._model.forward(fed, cache, columns).logits
+        wide = logits.new_full((*logits.shape[:-1], self.vocab_size), -torch.inf)
+        wide[..., self._target_ids] = logits[..., self._drafter_ids]
+        return TargetOutput(wide)
+
+    def prefill(self, tokens: Sequence[int], cache: KVCache, row: int, chunk: int) -> None:
+        ids = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        self._model.prefill(self._feeds[ids].tolist(), cache, row, chunk)
+
+    def int8_copy(self) -> TargetModel:
+        raise UnsupportedModel(f"{self.name} drafts in another vocabulary; copy the model itself")
+
+    def first_layers(self, num_layers: int) -> TargetModel:
+        raise UnsupportedModel(
+            f"{self.name} drafts in another vocabulary; take {num_layers} layers of the model"
+        )
+
+
+class _CommittedWarp:
+    """A sequence's warp behind a translated context: it counts the committed ids themselves."""
+
+    def __init__(self, warp: Warp, committed: Sequence[int], length: int) -> None:
+        self._warp = warp
+        self._committed = committed
+        self._length = length
+
+    def draft_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        return self._warp.draft_law(logits, [*self._committed, *tokens[self._length :]])
+
+
+class _ShiftedNoise:
+    """A sequence's noise, by positions that are `shift` too low.
+
+    With the right keys a COUPLED draft runs the target's own race, and others share no number.
+    """
+
+    def __init__(self, noise: Noise, shift: int) -> None:
+        self._noise = noise
+        self._shift = shift
+
+    def accepts(self, p: float, q: float, position: int, offset: int) -> bool:
+        return self._noise.accepts(p, q, position + self._shift, offset)
+
+    def draw(self, weights: torch.Tensor, position: int, purpose: Purpose, offset: int = 0) -> int:
+        return self._noise.draw(weights, position + self._shift, purpose, offset)
+
+    def race(self, weights: torch.Tensor, position: int) -> int:
+        return self._noise.race(weights, position + self._shift)

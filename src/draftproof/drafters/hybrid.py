@@ -1,0 +1,65 @@
+"""Two drafters in one: a look-up where it is confident, another drafter everywhere else.
+
+The look-up costs no forward pass, so every sequence asks it first in every round. Its draft is
+POINT whatever was agreed for the other drafter, which every rule here can judge: a POINT token
+is a draw from its own point mass. SuffixDecoding, arXiv 2411.04975, section on hybrids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from draftproof.core import Context, Draft, Plan, Step
+from draftproof.drafters.base import Drafter, Drafting
+from draftproof.drafters.lookup import LookupDrafter, LookupDrafting
+from draftproof.models.cache import KVCache
+
+_CONFIDENT = 0.5
+"""A look-up is used when it expects this share of the planned depth to be accepted."""
+
+
+class HybridDrafter:
+    def __init__(self, lookup: LookupDrafter, other: Drafter) -> None:
+        self.name = f"hybrid:{lookup.name},{other.name}"
+        self.proposals = other.proposals
+        self._lookup = lookup
+        self._other = other
+
+    def begin(self, target_cache: KVCache) -> HybridDrafting:
+        return HybridDrafting(self._lookup.begin(target_cache), self._other.begin(target_cache))
+
+
+class HybridDrafting(Drafting):
+    def __init__(self, lookup: LookupDrafting, other: Drafting) -> None:
+        self._lookup = lookup
+        self._other = other
+
+    def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
+        guesses = [
+            self._lookup.guess(context, plan) for context, plan in zip(contexts, plans, strict=True)
+        ]
+        sure = [
+            bool(guess.draft.tokens) and guess.score >= _CONFIDENT * plan.depth
+            for guess, plan in zip(guesses, plans, strict=True)
+        ]
+        left = [Plan(0) if skip else plan for skip, plan in zip(sure, plans, strict=True)]
+        drafts = self._other.propose(contexts, left)
+        return [
+            guess.draft if use else draft
+            for guess, use, draft in zip(guesses, sure, drafts, strict=True)
+        ]
+
+    def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:
+        """Both see every round, whoever drafted in it."""
+        self._lookup.observe(context, draft, step, logits)
+        self._other.observe(context, draft, step, logits)
+
+    def release(self, row: int) -> None:
+        self._lookup.release(row)
+        self._other.release(row)
+
+    def move(self, source: int, target: int) -> None:
+        self._lookup.move(source, target)
+        self._other.move(source, target)

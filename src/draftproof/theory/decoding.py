@@ -1,0 +1,237 @@
+"""Whole texts decoded in simulation: a plan a round, a draft, chance, and seconds from cost curves.
+
+No model runs. With the cost curves of a machine that is not at hand it tells where depth, trees
+and batches pay off there; with a controller in place of a plan, whether the controller finds that
+out by itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from draftproof.core import Draft, Origin, Plan, Proposal, Step
+from draftproof.theory.machine import CostCurves, RoundCost
+from draftproof.theory.ranges import check_count, check_rate
+from draftproof.theory.trees import Node, best_nodes
+
+_MAX_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How a drafter fares against its target. `InvalidSetting` for what is no probability."""
+
+    rates: tuple[float, ...]
+    """Probability that the first choice at level 1, 2, ... is accepted given that the path before
+    was; the last one holds for all further levels."""
+    ranks: tuple[float, ...] = ()
+    """The same of the second, third, ... choice, given that the better ones were not."""
+    proposes: float = 1.0
+    """Share of rounds in which the drafter has anything to propose."""
+
+    def __post_init__(self) -> None:
+        for name, rates in (("rates", self.rates), ("ranks", self.ranks)):
+            for rate in rates:
+                check_rate(name, rate)
+        check_rate("proposes", self.proposes)
+        check_count("the number of rates", len(self.rates), 1, _MAX_TOKENS)
+
+    def down_to(self, depth: int) -> tuple[float, ...]:
+        """The rates of levels 1 to `depth`."""
+        missing = depth - len(self.rates)
+        return self.rates[:depth] if missing <= 0 else self.rates + self.rates[-1:] * missing
+
+
+class Policy(Protocol):
+    """What plans the drafts of one sequence; `control` has some."""
+
+    def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan: ...
+
+    def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedDecoding:
+    """What a simulation saw, all sequences of the batch together."""
+
+    tokens: int
+    rounds: int
+    """Rounds of the batch."""
+    seconds: float
+    plain_seconds: float
+    """What decoding these texts without drafts takes."""
+    depths: Mapping[int, int]
+    """Depth planned -> how often."""
+    switches: int
+    """How often a sequence went over from drafting to plain rounds or back, for two rounds in a
+    row at least: a single draft among plain rounds only asks whether drafting would pay."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_seconds / self.seconds
+
+
+def simulate_decoding(
+    policy: Plan | Callable[[], Policy],
+    acceptance: Acceptance | Callable[[int], Acceptance],
+    costs: CostCurves,
+    *,
+    num_tokens: int = 2_000,
+    context_length: int = 0,
+    batch_size: int = 1,
+    seed: int = 0,
+) -> SimulatedDecoding:
+    """Decode `num_tokens` tokens for each of `batch_size` sequences.
+
+    policy: one plan for all rounds, or what makes a controller for a sequence. acceptance: one for
+    all of the text, or a function of how many tokens are out. costs: for this batch size; a round
+    takes as long as its widest draft asks for. context_length: tokens before the first new one.
+
+    Raises `InvalidSetting` for counts that make no sense.
+    """
+    check_count("num_tokens", num_tokens, 1, _MAX_TOKENS)
+    check_count("batch_size", batch_size, 1, _MAX_TOKENS)
+    rng = random.Random(seed)
+    rows = [_Row(_policy(policy), num_tokens, context_length) for _ in range(batch_size)]
+    rounds, seconds, active = 0, 0.0, rows
+    while active:
+        seconds += _round(active, acceptance, costs, rng)
+        rounds += 1
+        active = [row for row in active if row.done < num_tokens]
+    plain = sum(costs.round_seconds(0, 1, 1, context_length + done) for done in range(num_tokens))
+    return SimulatedDecoding(
+        tokens=sum(row.done for row in rows),
+        rounds=rounds,
+        seconds=seconds,
+        plain_seconds=plain,
+        depths=dict(sorted(sum((row.depths for row in rows), Counter[int]()).items())),
+        switches=sum(row.switches for row in rows),
+    )
+
+
+class _Row:
+    """One sequence while it is simulated."""
+
+    def __init__(self, policy: Policy, num_tokens: int, context_length: int) -> None:
+        self.policy = policy
+        self.done = 0
+        self.depths: Counter[int] = Counter()
+        self.switches = 0
+        self._num_tokens = num_tokens
+        self._context_length = context_length
+        self._drafts: list[bool] = []
+        self._drafting: bool | None = None
+
+    @property
+    def context_length(self) -> int:
+        return self._context_length + self.done
+
+    def plan(self, batch_size: int) -> Plan:
+        """Ask the policy, and count what it says."""
+        left = self._num_tokens - self.done
+        plan = self.policy.plan(left - 1, self.context_length, batch_size)
+        # The last token of a text has no room for a draft, whatever the policy thinks.
+        if left > 1:
+            self._drafts = [*self._drafts[-1:], plan.depth > 0]
+        if len(set(self._drafts)) == 1:
+            self.switches += self._drafting is (not self._drafts[0])
+            self._drafting = self._drafts[0]
+        self.depths[plan.depth] += 1
+        return plan
+
+
+def _round(
+    rows: Sequence[_Row],
+    acceptance: Acceptance | Callable[[int], Acceptance],
+    costs: CostCurves,
+    rng: random.Random,
+) -> float:
+    """One round of a batch; returns its seconds."""
+    trees, steps, width = [], [], 1
+    for row in rows:
+        now = acceptance(row.done) if callable(acceptance) else acceptance
+        plan = row.plan(len(rows))
+        depth = plan.depth if rng.random() < now.proposes else 0
+        tree = list(best_nodes(now.down_to(depth), now.ranks, plan.width, plan.nodes))
+        trees.append(tree)
+        steps.append(_step(tree, now, rng))
+        width = max(width, plan.width)
+    levels = max(step.depth for step in steps)
+    columns = 1 + max(step.drafted for step in steps)
+    cost = RoundCost(
+        columns=columns,
+        levels=levels,
+        draft_s=costs.draft_seconds(levels, width),
+        verify_s=costs.verify_seconds(columns, max(row.context_length for row in rows)),
+        rest_s=costs.rest,
+    )
+    for row, tree, step in zip(rows, trees, steps, strict=True):
+        row.done += len(step.tokens)
+        row.policy.observe(_draft(tree), step, cost)
+    return cost.draft_s + cost.verify_s + cost.rest_s
+
+
+def _draft(tree: Sequence[Node]) -> Draft:
+    """The tree with node i carrying token i."""
+    parents = tuple(node.parent for node in tree)
+    return Draft(tuple(range(len(tree))), parents, None, Proposal.POINT)
+
+
+def _step(tree: Sequence[Node], acceptance: Acceptance, rng: random.Random) -> Step:
+    """Accept down from the anchor as long as the rank that chance chooses is in the tree."""
+    children = {(node.parent, node.rank): i for i, node in enumerate(tree)}
+    depth = max((node.level for node in tree), default=0)
+    rates = acceptance.down_to(depth)
+    path: list[int] = []
+    while len(path) < depth:
+        rank = _rank(rates[len(path)], acceptance.ranks, rng)
+        node = children.get((path[-1] if path else -1, rank))
+        if node is None:
+            break
+        path.append(node)
+    tokens = (*path, len(tree))
+    accepted: list[Origin] = ["accepted"] * len(path)
+    return Step(
+        seq_id=0,
+        tokens=tokens,
+        origins=(*accepted, "correction" if tree else "plain"),
+        drafted=len(tree),
+        depth=depth,
+        accepted=len(path),
+        finish_reason=None,
+        logprobs=None,
+        texts=("",) * len(tokens),
+    )
+
+
+def _rank(rate: float, ranks: Sequence[float], rng: random.Random) -> int:
+    """The drafter's choice that the target accepts; len(ranks) + 1 for none."""
+    for rank, chance in enumerate((rate, *ranks)):
+        if rng.random() < chance:
+            return rank
+    return len(ranks) + 1
+
+
+class _Same:
+    """The same plan in every round, as far as the text reaches."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:  # noqa: ARG002
+        return replace(self._plan, depth=min(self._plan.depth, max_depth))
+
+    def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
+        """Learns nothing."""
+
+
+def _policy(policy: Plan | Callable[[], Policy]) -> Policy:
+    return _Same(policy) if isinstance(policy, Plan) else policy()

@@ -1,0 +1,63 @@
+"""The best tree of so many nodes, grown by the probability that the target accepts each path.
+
+A child's probability is its parent's times the chance that the drafter's first, second, ... choice
+is the one that is accepted: OPT-Tree (arXiv 2406.17276) with the chances of Sequoia's ranks
+(arXiv 2402.12374). A child is never more likely than its parent, so the nodes come out in an order
+in which every first part is the best tree of its size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a tree that is grown."""
+
+    chance: float
+    """Probability that the whole path down to here is accepted."""
+    parent: int
+    """Index of the parent, -1 for the anchor."""
+    level: int
+    """Tokens down from the anchor, from 1."""
+    rank: int
+    """The drafter's choice among the children of a node, from 0."""
+
+
+def best_nodes(
+    rates: Sequence[float], ranks: Sequence[float], width: int, nodes: int
+) -> Iterator[Node]:
+    """Yield up to `nodes` nodes, the most probable first; parents come before their children.
+
+    `rates[i]` is the probability that the first choice at level i + 1 is accepted given that the
+    path before was; there are no levels beyond. `ranks[j]` is that of choice j + 2 given that all
+    before it were not. `width` limits the children of a node and the nodes of a level that get
+    children. A width of 1 gives the chain.
+    """
+    if not rates or nodes < 1:
+        return
+    count = 0
+    expanded: Counter[int] = Counter()
+    # (-chance, order, parent, level, rank, chance of the parent, chance that no rank before hit)
+    heap = [(-rates[0], 0, -1, 1, 0, 1.0, 1.0)]
+    order = 1
+    while heap and count < nodes:
+        negative, _, parent, level, rank, above, missed = heappop(heap)
+        chance = -negative
+        yield Node(chance, parent, level, rank)
+        own = rates[level - 1] if rank == 0 else ranks[rank - 1]
+        if rank + 1 < width and rank < len(ranks):
+            left = missed * (1 - own)
+            sibling = above * left * ranks[rank]
+            heappush(heap, (-sibling, order, parent, level, rank + 1, above, left))
+            order += 1
+        if level < len(rates) and expanded[level] < width:
+            expanded[level] += 1
+            child = chance * rates[level]
+            heappush(heap, (-child, order, count, level + 1, 0, chance, 1.0))
+            order += 1
+        count += 1
