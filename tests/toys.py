@@ -166,6 +166,7 @@ class ResampleFromTarget:
     accepts = frozenset({Proposal.POINT, Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft, p, position, noise):
         for i, x in enumerate(draft.tokens):

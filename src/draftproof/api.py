@@ -54,7 +54,8 @@ class Speculator:
         self.num_tokens = num_tokens(tokenizer, target.vocab_size)
         if verifier is not None and not find(verifier).greedy:
             # A pair that can never work is refused here, not in the first request.
-            choose(drafter.proposals, drafter.name, SamplingParams(temperature=1.0), verifier)
+            warm = SamplingParams(temperature=1.0)
+            choose(drafter.proposals, drafter.name, warm, verifier, self.settings.width)
 
     @classmethod
     def from_pretrained(
@@ -202,7 +203,7 @@ class Speculator:
     ) -> list[decode.Sequence]:
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
-        drafts = Drafts(drafter.name, drafter.proposals, verifier)
+        drafts = Drafts(drafter.name, drafter.proposals, verifier, self.settings.width)
         language = Language(self.tokenizer, self.num_tokens, self.end_ids)
         return make_sequences(ids, params, self.target, language, drafts, first_id)
 

@@ -66,7 +66,7 @@ def test_after_any_verdict_and_any_plan_the_cache_is_a_fresh_prefill(name: str, 
                 # What it drafts is what the model says after the text, whatever happened before.
                 assert draft.tokens[0] == int(model._one_pass(text)[-1].argmax())
             path = draft.path(dice.randrange(-1, len(draft.tokens)))
-            fed = [node for node in path if drafting._columns[row][node] is not None]
+            fed = [node for node in path if drafting._rolled[row].columns[node] is not None]
             outcomes.add((len(fed) == len(path), bool(path)))
             tokens = [*(draft.tokens[node] for node in path), dice.randrange(VOCAB)]
             before = len(text)

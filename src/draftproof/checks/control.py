@@ -33,6 +33,7 @@ class FullRedraw:
     accepts = frozenset({Proposal.POINT})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         for i, x in enumerate(draft.tokens):
@@ -52,6 +53,7 @@ class ScalarResidual:
     accepts = frozenset({Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft: Draft, p: torch.Tensor, position: int, noise: Noise) -> Verdict:
         for i, x in enumerate(draft.tokens):

@@ -9,7 +9,7 @@ import torch
 
 from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.base import Drafting
-from draftproof.drafters.rollout import roll_out
+from draftproof.drafters.rollout import RolledOut, roll_out
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 
@@ -44,7 +44,7 @@ class ModelDrafting(Drafting):
         self._chunk = chunk
         self._limit = model.max_positions or cache.capacity
         self._held: list[list[int]] = [[] for _ in range(cache.rows)]
-        self._columns: list[tuple[int | None, ...]] = [() for _ in range(cache.rows)]
+        self._rolled: list[RolledOut | None] = [None] * cache.rows
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         plans = [self._within_reach(c, p) for c, p in zip(contexts, plans, strict=True)]
@@ -53,24 +53,30 @@ class ModelDrafting(Drafting):
                 self._catch_up(b, context.tokens)
         rolled = roll_out(self._model, self._cache, contexts, plans, self._vocab_size)
         for b, one in enumerate(rolled):
-            self._columns[b] = one.columns
+            self._rolled[b] = one
             if plans[b].depth > 0:
                 self._held[b] = list(contexts[b].tokens)
         return [one.draft for one in rolled]
 
     def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:  # noqa: ARG002
-        """Keep the keys and values of the accepted path, which are computed already."""
-        row, node, columns = context.row, -1, []
-        for token in step.tokens[: step.accepted]:
-            found = draft.child(node, token)
-            column = None if found is None else self._columns[row][found]
+        rolled = self._rolled[context.row]
+        # Another drafter's draft may have been judged in this round.
+        if rolled is not None and rolled.draft is draft:
+            self.keep(context.row, step.tokens[: step.accepted])
+
+    def keep(self, row: int, tokens: Sequence[int]) -> None:
+        """Commit `tokens`, a path of the draft just proposed, as far as they were computed."""
+        rolled, node, columns = self._rolled[row], -1, []
+        for token in tokens:
+            found = rolled.draft.child(node, token) if rolled is not None else None
+            column = rolled.columns[found] if rolled is not None and found is not None else None
             if found is None or column is None:
                 break
             columns.append(column)
             node = found
         self._cache.keep(row, columns)
-        self._held[row] += step.tokens[: len(columns)]
-        self._columns[row] = ()
+        self._held[row] += tokens[: len(columns)]
+        self._rolled[row] = None
 
     def move(self, source: int, target: int) -> None:
         self._cache.copy(source, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from draftproof.config import MAX_NODES, EngineSettings
@@ -102,6 +102,10 @@ class _Loop:
         plans = [
             controller.plan(room, len(sequence.tokens), len(self._active))
             for controller, sequence, room in zip(controllers, self._active, rooms, strict=True)
+        ]
+        plans = [
+            plan if sequence.pairing.verifier.trees else replace(plan, width=1)
+            for plan, sequence in zip(plans, self._active, strict=True)
         ]
         done = run_round(self._engine.target, self._cache, self._drafting, self._active, plans)
         for b, (controller, sequence) in enumerate(zip(controllers, self._active, strict=True)):

@@ -38,6 +38,8 @@ class Drafts:
     drafter: str
     proposals: frozenset[Proposal]
     verifier: str | Verifier | None
+    width: int = 1
+    """Of the drafts, as far as it is settled."""
 
 
 def make_sequences(
@@ -52,7 +54,7 @@ def make_sequences(
     _check_prompt(prompt, target, language.num_tokens)
     if params.stop_strings and language.decoder is None:
         raise InvalidSetting("stop strings need a tokenizer and none was given; use stop_token_ids")
-    pairing = choose(drafts.proposals, drafts.drafter, params, drafts.verifier)
+    pairing = choose(drafts.proposals, drafts.drafter, params, drafts.verifier, drafts.width)
     max_length = len(prompt) + params.max_tokens
     if target.max_positions is not None:
         max_length = min(max_length, target.max_positions)
