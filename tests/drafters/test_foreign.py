@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from draftproof.api import Speculator
 from draftproof.checks.exact import emitted_law, joint_law, total_variation
-from draftproof.config import EngineSettings
+from draftproof.config import MAX_NODES, EngineSettings
 from draftproof.core import Context, Plan, Proposal
 from draftproof.drafters.foreign import StringLevelDrafter, TokenLevelDrafter, foreign_drafter
 from draftproof.errors import VocabularyMismatch
@@ -103,6 +103,19 @@ def test_a_text_longer_than_the_drafter_can_read_is_decoded_plainly(method: str)
         assert output.token_ids == plain.token_ids
 
 
+@EVERY_METHOD
+def test_a_text_that_stretches_too_far_in_the_drafters_tokens_is_decoded_plainly(method) -> None:
+    target = byte_level(600)
+    ids = lexicon(target).write(b"", " 日本語の文章".encode() * 20)
+    model = model_of("pieces", 2)
+    pair = foreign_pair(target, MAKES["pieces"], model, len(target))
+    warp = Warp(SamplingParams(), prompt_length=1, num_tokens=len(target))
+    drafting = METHODS[method](pair).begin(KVCache(rows=1, capacity=len(ids) + MAX_NODES + 2))
+    context = Context(0, 0, ids, warp, KeyedNoise(1), Proposal.POINT)
+    (draft,) = drafting.propose([context], [Plan(3)])
+    assert draft.tokens == ()
+
+
 # Drafts mean what the drafter meant ---------------------------------------------------------
 
 
@@ -164,9 +177,10 @@ def test_ordinary_text_is_proposed_behind_every_token(target: str) -> None:
 def test_a_word_that_was_committed_in_parts_is_not_continued_by_the_whole() -> None:
     words = lexicon(MAKES["bytes"])
     (whole,) = words.write(b"", b" the")
-    parts = [words.ids[bytes([byte])] for byte in b" th"]
+    *parts, e = (words.ids[bytes([byte])] for byte in b" the")
     assert drafted("bytes", "dog the lazy", [*words.write(b"", b"dog"), *parts], "slem") == []
     assert drafted("bytes", "dog the lazy", words.write(b"", b"dog"), "slem")[0] == whole
+    assert drafted("bytes", "dog the lazy", [*words.write(b"", b"dog"), *parts, e], "slem") == []
 
 
 def test_only_shared_tokens_are_drafted_token_by_token() -> None:

@@ -89,6 +89,14 @@ def test_ends_and_beginnings_are_shared_whatever_their_names_but_nothing_that_sa
     assert shared_names(target, drafter) == {"\u0120": "\u0120", "<s>": "<b>", "</s>": "<e>"}
 
 
+def test_a_token_has_one_counterpart_at_most() -> None:
+    """ChatML models begin a text with what others only begin a turn with."""
+    target = Made(["\u0120", "<b>", "<turn>"], ["<b>", "<turn>"], bos="<b>")
+    drafter = Made(["\u0120", "<turn>"], ["<turn>"], bos="<turn>")
+    assert shared_names(target, drafter) == {"\u0120": "\u0120", "<turn>": "<turn>"}
+    assert shared_names(drafter, target) == {"\u0120": "\u0120", "<turn>": "<turn>"}
+
+
 def test_padding_that_also_ends_a_text_is_an_end() -> None:
     target = Made(["\u0120", "<end>"], ["<end>"], eos="<end>", pad="<end>")
     drafter = Made(["\u0120", "</s>"], ["</s>"], eos="</s>")

@@ -186,7 +186,7 @@ class StringLevelDrafting(_ForeignDrafting):
         if parts is None or (before and parts[0][-1:] != [committed[-1]]):
             return []
         ends = [self._ends[i] for i in drafted[size : size + 1] if i in self._ends]
-        return parts[1] + (ends if whole == text else [])
+        return parts[1] + ends
 
 
 class _Intersection:

@@ -45,7 +45,7 @@ class Lexicon:
         self.has_text, meanings = _read(ordinary, set(added))
         self.texts = {i: text for i, text in meanings.items() if isinstance(text, bytes)}
         """Bytes by id."""
-        self.ids = _preferred(meanings, ordinary, set(added))
+        self.ids = _preferred(meanings, ordinary)
         """Id by meaning; of several the one that the tokenizer would write."""
         # SentencePiece may put a space before a text; before a line break it does no harm.
         self._lead = "\n" if any(token.startswith(_SPACE) for token in ordinary) else ""
@@ -134,13 +134,11 @@ def _read(ordinary: dict[str, int], added: set[int]) -> tuple[bool, dict[int, Me
     return True, {i: text(token, i) for token, i in ordinary.items()}
 
 
-def _preferred(
-    meanings: dict[int, Meaning], ordinary: dict[str, int], added: set[int]
-) -> dict[Meaning, int]:
-    """One id per meaning: an ordinary token before an added one before a byte token."""
+def _preferred(meanings: dict[int, Meaning], ordinary: dict[str, int]) -> dict[Meaning, int]:
+    """One id per meaning: a byte token only where no other token stands for the byte."""
     names = {i: token for token, i in ordinary.items()}
     ids: dict[Meaning, int] = {}
-    for i in sorted(names, key=lambda i: (bool(_BYTE_TOKEN.fullmatch(names[i])), i in added, i)):
+    for i in sorted(names, key=lambda i: (bool(_BYTE_TOKEN.fullmatch(names[i])), i)):
         ids.setdefault(meanings[i], i)
     return ids
 
