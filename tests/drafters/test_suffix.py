@@ -22,16 +22,16 @@ def drafted(drafting, tokens, plan, row=0):
     return draft
 
 
-def test_the_most_frequent_continuation_is_drafted_as_deep_as_was_matched():
+def test_the_most_frequent_continuation_is_drafted_three_times_as_deep_as_was_matched():
     #        1 2 -> 3 twice, 1 2 -> 4 once, and the last is the newest
     text = [1, 2, 3, 5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2]
     draft = drafted(begin(SuffixDrafter()), text, Plan(8))
-    assert draft.tokens == (3, 6), "two tokens matched; 5 and 6 followed once, 6 is newer"
+    assert draft.tokens == (3, 6, 1, 2, 4, 7), "5 and 6 followed 3 once, and 6 is newer"
 
 
 def test_a_wide_plan_drafts_the_other_continuations_too():
     text = [1, 2, 3, 5, 1, 2, 3, 6, 1, 2, 4, 7, 1, 2]
-    draft = drafted(begin(SuffixDrafter()), text, Plan(8, width=2))
+    draft = drafted(begin(SuffixDrafter()), text, Plan(2, width=2))
     assert paths(draft) == {(3,), (4,), (3, 5), (3, 6), (4, 7)}
     few = drafted(begin(SuffixDrafter()), text, Plan(8, width=2, nodes=2))
     assert paths(few) == {(3,), (4,)}
@@ -82,7 +82,7 @@ def test_what_an_earlier_request_generated_is_drafted_in_a_later_one():
     assert drafted(second, [7, 8], Plan(4)).tokens == ()
     finish(first, [7, 8], [1, 2, 3])
     # The end of the prompt leads to the first generated token.
-    assert drafted(second, [7, 8], Plan(4)).tokens == (1, 2)
+    assert drafted(second, [7, 8], Plan(4)).tokens == (1, 2, 3)
     assert drafted(second, [9, 1, 2], Plan(4), row=1).tokens == (3,)
 
 

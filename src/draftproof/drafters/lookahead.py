@@ -67,6 +67,14 @@ class _Row:
         return list(self.pool.get(token, ()))[::-1]
 
 
+def _begun(tokens: Sequence[int]) -> _Row:
+    """A sequence whose pool holds the n-grams of its prompt, as the authors' code can."""
+    row = _Row()
+    for end in range(_N, len(tokens) + 1):
+        row.learn(tuple(tokens[end - _N : end - 1]), tokens[end - 1])
+    return row
+
+
 class LookaheadDrafting(LookupDrafting):
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
@@ -77,7 +85,9 @@ class LookaheadDrafting(LookupDrafting):
 
         The score is that of the first chain alone.
         """
-        row = self._rows.setdefault(context.row, _Row())
+        if context.row not in self._rows:
+            self._rows[context.row] = _begun(context.tokens)
+        row = self._rows[context.row]
         row.chains = {}
         if plan.depth == 0:
             return NO_GUESS

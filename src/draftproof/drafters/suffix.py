@@ -2,10 +2,11 @@
 
 Three sources are asked: the sequence itself, what earlier requests of the same drafter wrote, and
 a corpus if one is given. Each finds its longest match of length m and grows a draft of at most
-m tokens' depth, a token's probability being its count among the followers; the draft with the
-largest sum of path probabilities is used. SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975,
-with one match (the longest) instead of one of each length, and with counts of an index instead
-of a tree.
+3 m tokens' depth. A token's probability is its share of the followers' count, times
+(m + 1) / (m + 2) for m tokens that match already: Laplace's rule of succession, which makes a
+long match worth more than a short one. The draft with the largest sum of path probabilities is
+used. SuffixDecoding, Oliaro et al. 2024, arXiv 2411.04975, with one match (the longest) instead
+of one of each length, with that rule, and with counts of an index instead of a tree.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ MAX_MATCH = 32
 """Longest suffix that is compared, in tokens."""
 MAX_HELD = 1 << 18
 """Tokens of finished requests that a drafter keeps, a few MB."""
-_FACTOR = 1.0
+_FACTOR = 3.0
 _OFFSET = 0.0
 """A match of m tokens vouches for a draft _FACTOR * m + _OFFSET deep."""
 _MIN_PROBABILITY = 0.1
 """Paths that are less likely by the counts are not drafted; the paper's own setting."""
+
+
+_State = tuple[int, Places]
+"""How many tokens match, and the places behind them."""
 
 
 class SuffixDrafter:
@@ -112,10 +117,12 @@ def _speculate(index: SuffixIndex, tokens: Sequence[int], plan: Plan) -> Guess:
     if match is None:
         return NO_GUESS
 
-    def successors(places: Places, most: int) -> Iterator[tuple[int, float, Places]]:
+    def successors(state: _State, most: int) -> Iterator[tuple[int, float, _State]]:
+        length, places = state
+        again = (length + 1) / (length + 2)
         for follower in index.followers(places, most):
-            yield follower.token, follower.share, follower.places
+            yield follower.token, follower.share * again, (length + 1, follower.places)
 
     depth = min(plan.depth, int(_FACTOR * match.length + _OFFSET))
     floor = max(plan.floor, _MIN_PROBABILITY)
-    return grow(match.places, successors, replace(plan, depth=depth, floor=floor))
+    return grow((match.length, match.places), successors, replace(plan, depth=depth, floor=floor))
