@@ -106,7 +106,7 @@ def test_a_text_longer_than_the_drafter_can_read_is_decoded_plainly(method: str)
 @EVERY_METHOD
 def test_a_text_that_stretches_too_far_in_the_drafters_tokens_is_decoded_plainly(method) -> None:
     target = byte_level(600)
-    ids = lexicon(target).write(b"", " 日本語の文章".encode() * 20)
+    ids = lexicon(target).write(b"", " 日本語の文章".encode() * 11)
     model = model_of("pieces", 2)
     pair = foreign_pair(target, MAKES["pieces"], model, len(target))
     warp = Warp(SamplingParams(), prompt_length=1, num_tokens=len(target))
