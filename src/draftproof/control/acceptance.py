@@ -11,14 +11,16 @@ _PRIOR_TRIALS = 2.0
 """How many positions the prior counts as."""
 _POSITION_TRIALS = 6.0
 """How many trials of one position the rate of all positions counts as there."""
-_KEPT = 0.97
+_KEPT = 0.98
 """What a round leaves of the weight of those before it."""
 _RARE = 0.005
 """Rounds in a row less likely than this under the estimate say that the text has changed."""
 _KEPT_OF_OTHER_TEXT = 0.3
-RANK_PRIOR = (0.4, 0.28, 0.2)
-"""Chance of the second, third, fourth choice where all better ones missed, before anything is
-known; by experience with small drafters it falls about like this."""
+_RANK_PRIOR = (0.4, 0.28, 0.2)
+"""Chance of the second, third, fourth choice where all better ones missed, while nothing is known:
+a guess on the high side, and what is seen fades, so that chains are not the end of trees."""
+_RANK_TRIALS = 4.0
+"""How many trials of a rank the guess counts as."""
 
 Level = tuple[int | None, int]
 """At one level: the rank of the child that was accepted, None for none, and how many there were."""
@@ -34,7 +36,7 @@ class AcceptanceEstimate:
     def __init__(self, prior: float) -> None:
         self._hits, self._trials = prior * _PRIOR_TRIALS, _PRIOR_TRIALS
         self._by_position: list[list[float]] = []
-        self._by_rank = [[prior * _PRIOR_TRIALS, _PRIOR_TRIALS] for prior in RANK_PRIOR]
+        self._by_rank = [[0.0, 0.0] for _ in _RANK_PRIOR]
         # How likely the last rounds were that all were accepted whole, or all not at all.
         self._streak = 1.0
         self._all_hit = False
@@ -54,7 +56,10 @@ class AcceptanceEstimate:
     @property
     def ranks(self) -> tuple[float, ...]:
         """Chances of the second, third, ... choice, given that the better ones missed."""
-        return tuple(hits / trials for hits, trials in self._by_rank)
+        return tuple(
+            (hits + _RANK_TRIALS * prior) / (trials + _RANK_TRIALS)
+            for (hits, trials), prior in zip(self._by_rank, _RANK_PRIOR, strict=True)
+        )
 
     def see(self, draft: Draft, step: Step) -> None:
         """Count one verified draft; one that proposes nothing says nothing."""

@@ -12,39 +12,43 @@ decoding of the same tokens, and a draft that might overdraw it is not made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from draftproof.config import MAX_NODES
 from draftproof.control.acceptance import AcceptanceEstimate
 from draftproof.control.forecast import Costs, Forecast
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
-from draftproof.theory.trees import best_nodes
+from draftproof.theory.trees import Node, best_nodes
 
 MAX_AUTO_DEPTH = 32
+_MAX_TREE_LEVELS = 8
+_TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _OPENING = 1.2
 """What trying may cost in the beginning, in rounds of plain decoding."""
 _STAKE = 0.5
 """Share of the account that one draft may cost: one that misses leaves enough for another."""
 _EARNED = 0.01
 """What each token adds to that: the loss of a long text that no drafter fits."""
-_SAVED = 8.0
+_SAVED = 24.0
 """Most that gains of earlier rounds are kept for."""
-_LEAST_GAIN = 1.03
+_LEAST_GAIN = 1.0
 """Below this speed-up rounds are plain."""
 _GAIN_TO_RETURN = 1.06
-"""A plain sequence drafts again from this on; the distance keeps it from going to and fro."""
+"""A plain sequence drafts again from this on. A gain of 3 % lies in the middle: the estimate is off
+by about as much, and the distance keeps it from going to and fro."""
 _FIRST_WAIT = 4
 """Plain rounds before the first probe."""
-_LONG_STAY = 16
+_LONG_STAY = 64
 """Rounds of drafting after which going plain is news, so that probing starts early again."""
 _PROBING_LOSS = 0.003
 """Share of time that probing may cost once it has failed for long."""
 _LONGEST_WAIT = 256
-_KEPT_BY_PROBE = 0.7
+_KEPT_BY_PROBE = 0.85
 """What a probe leaves of the weight of what was seen before it."""
-_LEAST_SURVIVAL = 0.02
+_LEAST_SURVIVAL = 0.01
 """Paths less likely than this are not looked at."""
 
 
@@ -71,8 +75,13 @@ class _Choice:
 
 
 class AdaptiveControl:
-    def __init__(self, costs: Costs, prior: float, nodes: int = MAX_NODES) -> None:
-        """`prior` is the acceptance rate to expect of the drafter before anything is known."""
+    def __init__(
+        self, costs: Costs, prior: float, nodes: int = MAX_NODES, trees: bool = True
+    ) -> None:
+        """`prior` is the acceptance rate to expect of the drafter before anything is known.
+
+        Trees are planned where `trees` allows it and the costs know widths above 1.
+        """
         self._forecast = Forecast(costs)
         self._acceptance = AcceptanceEstimate(prior)
         self._nodes = nodes
@@ -84,7 +93,7 @@ class AdaptiveControl:
         self._since_probe = 0
         self._probed = False
         """A probe has told something that was not looked at yet."""
-        self._branches = True
+        self._branches = trees
         self._width = 1
         """Of the last plan."""
 
@@ -131,17 +140,14 @@ class AdaptiveControl:
         longest = (1 + _STAKE * _SAVED) * self._forecast.seconds(0, 1, 1)
         choices = []
         for width in widths:
-            tokens, levels = 1.0, 0
             grown = best_nodes(rates, self._acceptance.ranks, width, self._nodes)
-            for nodes, node in enumerate(grown, start=1):
-                if node.chance < _LEAST_SURVIVAL and nodes > 1:
-                    break
-                tokens += node.chance
-                levels = max(levels, node.level)
-                seconds = self._forecast.seconds(levels, width, 1 + nodes)
-                if seconds > longest and nodes > 1:
-                    break
-                choices.append(_Choice(levels, width, nodes, seconds, tokens / seconds))
+            nodes = list(takewhile(lambda node: node.chance >= _LEAST_SURVIVAL, grown))
+            # An unlikely first token is worth a look all the same: it may cost next to nothing.
+            nodes = nodes or list(best_nodes(rates[:1], (), 1, 1))
+            for levels, size, tokens in _shapes(nodes, width):
+                seconds = self._forecast.seconds(levels, width, 1 + size)
+                if seconds <= longest or levels == 1:
+                    choices.append(_Choice(levels, width, size, seconds, tokens / seconds))
         return choices
 
     def _go_over(self, gain: float) -> None:
@@ -172,3 +178,25 @@ class AdaptiveControl:
     def _as_plan(self, choice: _Choice) -> Plan:
         self._width = choice.width
         return Plan(choice.levels, choice.width, choice.nodes)
+
+
+def _shapes(nodes: Sequence[Node], width: int) -> Iterator[tuple[int, int, float]]:
+    """Yield levels, size and expected tokens of drafts made of the first of `nodes`.
+
+    For a chain each length; for a tree each number of levels, in a few sizes.
+    """
+    if width == 1:
+        yield from ((i, i, tokens) for i, tokens in enumerate(_expected(nodes), start=1))
+        return
+    for levels in range(1, min(_MAX_TREE_LEVELS, max(node.level for node in nodes)) + 1):
+        expected = list(_expected([node for node in nodes if node.level <= levels]))
+        for size in {*(size for size in _TREE_SIZES if size < len(expected)), len(expected)}:
+            yield levels, size, expected[size - 1]
+
+
+def _expected(nodes: Sequence[Node]) -> Iterator[float]:
+    """Expected tokens of a round that drafts the first 1, 2, ... of `nodes`."""
+    tokens = 1.0
+    for node in nodes:
+        tokens += node.chance
+        yield tokens

@@ -25,5 +25,5 @@ class Controller(Protocol):
         ...
 
 
-ControllerFactory = Callable[[], Controller]
-"""Makes a fresh controller for each sequence."""
+ControllerFactory = Callable[[bool], Controller]
+"""Makes a fresh controller for a sequence; told whether its rule judges trees."""

@@ -29,7 +29,7 @@ COLUMNS = (1, 2, 3, 5, 9, 17, 33)
 FAR_COLUMNS = (1, 9)
 """Columns of the passes over a long context, which only tell what the context adds."""
 LEVELS = (1, 4)
-WIDTHS = (2, 4)
+TREE_WIDTH = 4
 """Tried where the drafter can branch."""
 _NEAR, _FAR = 64, 1024
 """Tokens of context."""
@@ -115,7 +115,7 @@ class _Calibration:
         drafting = self._drafter.begin(self._cache)
         contexts = [self._context(row) for row in range(self._rows)]
         measured = {}
-        for width in (1, *WIDTHS):
+        for width in (1, TREE_WIDTH):
 
             def propose(levels: int, width: int = width) -> list[Draft]:
                 return drafting.propose(contexts, [Plan(levels, width)] * self._rows)
@@ -152,4 +152,7 @@ class _Calibration:
                 least[size] = min(seconds, least.get(size, seconds))
             if watch.seconds["run"] > _PATIENCE:
                 break
+        # A larger size that took less shows how much of the smaller one's time was others' work.
+        for smaller, size in zip(sizes[-2::-1], sizes[:0:-1], strict=True):
+            least[smaller] = min(least[smaller], least[size])
         return least

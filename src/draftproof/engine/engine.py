@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from draftproof.config import MAX_NODES, EngineSettings
@@ -56,15 +56,17 @@ class Engine:
     def _controllers(self, text: Many[int]) -> ControllerFactory:
         """What plans for each sequence; `text` is some that the target can read."""
         nodes = self.settings.nodes or MAX_NODES
-        if self.settings.depth != "auto":
-            return partial(FixedPlan, self.settings.depth, self.settings.width, nodes)
+        depth, width = self.settings.depth, self.settings.width
+        if depth != "auto":
+            return lambda trees: FixedPlan(depth, width if trees else 1, nodes)
         here = situation(self.target, self.drafter, self.settings)
         measure = partial(measure_costs, self.target, self.drafter, tuple(text))
 
         def costs(batch_size: int) -> CostCurves:
             return self.costs.curves(here, batch_size, measure)
 
-        return partial(AdaptiveControl, costs, prior_of(self.drafter.name), nodes)
+        prior = prior_of(self.drafter.name)
+        return lambda trees: AdaptiveControl(costs, prior, nodes, trees)
 
 
 class _Loop:
@@ -92,7 +94,8 @@ class _Loop:
             sequence = self._waiting.popleft()
             sequence.row = len(self._active)
             self._read_prompt(sequence)
-            self._controllers[sequence.seq_id] = self._make_controller()
+            trees = sequence.pairing.verifier.trees
+            self._controllers[sequence.seq_id] = self._make_controller(trees)
             self._active.append(sequence)
         return bool(self._active)
 
@@ -102,10 +105,6 @@ class _Loop:
         plans = [
             controller.plan(room, len(sequence.tokens), len(self._active))
             for controller, sequence, room in zip(controllers, self._active, rooms, strict=True)
-        ]
-        plans = [
-            plan if sequence.pairing.verifier.trees else replace(plan, width=1)
-            for plan, sequence in zip(plans, self._active, strict=True)
         ]
         done = run_round(self._engine.target, self._cache, self._drafting, self._active, plans)
         for b, (controller, sequence) in enumerate(zip(controllers, self._active, strict=True)):
