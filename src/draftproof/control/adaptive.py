@@ -29,7 +29,7 @@ _TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _OPENING = 1.2
 """What trying may cost in the beginning, in rounds of plain decoding."""
 _STAKE = 0.5
-"""Share of the account that one draft may cost: one that misses leaves enough for another."""
+"""Share of the account that a draft may cost: one that misses leaves enough for another."""
 _EARNED = 0.01
 """What each token adds to that: the loss of a long text that no drafter fits."""
 _SAVED = 24.0
@@ -107,8 +107,7 @@ class AdaptiveControl:
         widths = sorted({1, *curves.draft}) if self._branches else [1]
         choices = self._choices(min(max_depth, MAX_AUTO_DEPTH), widths)
         self._go_over(max(choice.rate for choice in choices) * plain)
-        stake = plain * (1 + _STAKE * self._balance)
-        affordable = [choice for choice in choices if choice.seconds <= stake]
+        affordable = self._affordable(choices, plain)
         if not self._drafting:
             return self._probe(affordable, plain)
         best = max(affordable, key=lambda choice: choice.rate, default=None)
@@ -149,6 +148,16 @@ class AdaptiveControl:
                 if seconds <= longest or levels == 1:
                     choices.append(_Choice(levels, width, size, seconds, tokens / seconds))
         return choices
+
+    def _affordable(self, choices: Sequence[_Choice], plain: float) -> list[_Choice]:
+        """What may miss without overdrawing the account; the shallowest may take all of it."""
+        stake = plain * (1 + _STAKE * self._balance)
+        last = plain * (1 + self._balance)
+        return [
+            choice
+            for i, choice in enumerate(choices)
+            if choice.seconds <= (stake if i else max(stake, last))
+        ]
 
     def _go_over(self, gain: float) -> None:
         """Draft from now on, or decode plainly, for a speed-up of `gain`."""
