@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from draftproof.bench.workloads import Item, read_items, select
+from draftproof.bench.workloads import OWN_SETS, Item, read_items, select
 from draftproof.errors import InvalidPrompt, InvalidSetting
 
 
@@ -33,6 +34,16 @@ def test_our_own_set_has_workloads_from_repetitive_to_free():
     assert list(Counter(item.category for item in own)) == ["edit", "extract", "chat", "story"]
     assert min(Counter(item.category for item in own).values()) >= 3
     assert len({item.id for item in own}) == len(own)
+
+
+def test_a_set_of_ours_is_asked_for_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in OWN_SETS:
+        assert len(read_items(Path(name))) >= 10
+    (category,) = {item.category for item in read_items(Path("code-editing"))}
+    assert category == "code-editing"
+    Path("code-editing").write_text('{"prompt": "mine"}')
+    assert len(read_items(Path("code-editing"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from draftproof.bench.peers.base import Start
 from draftproof.bench.record import Record
 from draftproof.bench.runner import Progress, Schedule, run
 from draftproof.bench.summary import Row, categories, summarise
-from draftproof.bench.workloads import OWN_SET, Item, Selection, read_items, select
+from draftproof.bench.workloads import Item, Selection, read_items, select
 from draftproof.config import EngineSettings, Kernels
 from draftproof.errors import InvalidSetting
 from draftproof.models.load import load
@@ -180,7 +180,7 @@ def _select(settings: Settings, items: list[Item], plain: Speculator) -> Selecti
         limit = min(limit, plain.target.max_positions - settings.max_tokens)
     return select(
         items,
-        str(settings.prompts or OWN_SET),
+        str(settings.prompts or "mixed"),
         lambda item: plain.encode(item.prompt(has_template)),
         limit,
         settings.per_category,

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from draftproof.errors import InvalidPrompt, InvalidSetting
 
 Messages: TypeAlias = "list[Mapping[str, Any]]"
-OWN_SET = "prompts.jsonl"
+OWN_SETS = {"mixed": "prompts.jsonl", "code-editing": "code_editing.jsonl"}
+"""Sets that come with the package, by the name to ask for them with."""
 _FORMS = (
     'give {"prompt": "..."}, {"messages": [{"role": "user", "content": "..."}]} or '
     '{"turns": ["..."]}, with "id" and "category" where you have them'
@@ -59,11 +60,13 @@ class Selection:
 
 
 def read_items(path: Path | None) -> list[Item]:
-    """The prompts of a JSONL file, one object a line; of our own set without a path.
+    """The prompts of a JSONL file, one object a line; of one of our own sets, mixed by default.
 
     A line holds "prompt", "messages", or "turns" as in Spec-Bench, of which the first is taken.
     """
-    source = files("draftproof.bench") / OWN_SET if path is None else path
+    given = path or Path("mixed")
+    own = None if given.exists() else OWN_SETS.get(str(given))
+    source = given if own is None else files("draftproof.bench") / own
     try:
         lines = source.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -68,7 +68,8 @@ def bench(
         ),
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Prompts as JSONL; by default our own 16.")
+        Path | None,
+        typer.Option(help="Prompts as JSONL, or our own: mixed (default), code-editing."),
     ] = None,
     per_category: Annotated[
         int | None, typer.Option(help="Take so many prompts of each workload.")
