@@ -93,7 +93,9 @@ def test_a_text_longer_than_the_drafter_can_read_is_decoded_plainly(method: str)
     )
     model = model_of("bytes", 1)
     pair = foreign_pair(MAKES["bytes"], MAKES["pieces"], narrow, model.vocab_size)
-    made = Speculator(model, METHODS[method](pair), tokenizer=MAKES["bytes"])
+    made = Speculator(
+        model, METHODS[method](pair), tokenizer=MAKES["bytes"], settings=EngineSettings(depth=4)
+    )
     prompts = [CORPUS[3] * 2, "The dog", "the light", "words:"]
     params = SamplingParams(max_tokens=24)
     outputs = made.generate(prompts, params)
@@ -172,6 +174,27 @@ def test_ordinary_text_is_proposed_behind_every_token(target: str) -> None:
             begins = [n for n, i in enumerate(proposed) if words.texts.get(i, b" ")[:1] == b" "]
             complete = begins[-1] if begins else 0
             assert proposed[:complete] == ids[border : border + complete]
+
+
+@EVERY_TARGET
+def test_what_was_drafted_and_accepted_is_not_read_again(target: str, monkeypatch) -> None:
+    words, text, read = lexicon(MAKES[target]), CORPUS[0], []
+    ids = words.write(b"", text.encode())
+    model, drafter = writer_of(text, target), writer_of(text, other(target))
+    pair = foreign_pair(MAKES[target], MAKES[other(target)], drafter, len(MAKES[target]))
+    made = Speculator(model, StringLevelDrafter(pair), settings=EngineSettings(depth=4))
+    prefill = ToyModel.prefill
+
+    def spy(self, tokens, *rest):
+        read.append((self is drafter, len(tokens)))
+        return prefill(self, tokens, *rest)
+
+    monkeypatch.setattr(ToyModel, "prefill", spy)
+    output = made.generate(ids[:6], SamplingParams(max_tokens=len(ids) - 6))
+    assert list(output.token_ids) == ids[6:]
+    assert output.stats.accepted > output.stats.drafted / 2
+    again = [length for its, length in read if its][1:]
+    assert sum(again) < output.stats.accepted / 2
 
 
 def test_a_word_that_was_committed_in_parts_is_not_continued_by_the_whole() -> None:
@@ -278,6 +301,18 @@ def test_a_drafter_of_the_same_law_in_other_numbers_is_always_right(rule, penalt
         params = SamplingParams(max_tokens=25, temperature=1.2, seed=seed, **penalties)
         output = made.generate([3, 0, 3, 3, 1, 0, 2], params)
         assert output.stats.accepted == output.stats.drafted > 0
+
+
+@pytest.mark.parametrize("params", [{"temperature": 1.2}, {"temperature": 1.2, "seed": 4}, {}])
+def test_trees_are_drafted_in_shared_tokens(params) -> None:
+    made = Speculator(
+        ToyModel(target_of(3), 3), narrow_drafter(), settings=EngineSettings(depth=3, width=2)
+    )
+    output = made.generate([0, 1, 0, 2], SamplingParams(max_tokens=40, **params))
+    assert output.stats.drafted > output.stats.accepted > 0
+    if params.get("seed") or not params:
+        plain = made.plain([0, 1, 0, 2], SamplingParams(max_tokens=40, **params))
+        assert output.token_ids == plain.token_ids
 
 
 def test_nothing_is_drafted_where_the_drafter_means_nothing_that_is_shared() -> None:

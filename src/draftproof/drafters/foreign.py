@@ -18,7 +18,7 @@ from typing import Literal, cast
 import torch
 
 from draftproof.config import MAX_NODES
-from draftproof.core import Context, Draft, Plan, Proposal, Purpose, TargetOutput, TreeBatch
+from draftproof.core import Context, Draft, Plan, Proposal, Purpose, Step, TargetOutput, TreeBatch
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.translate import LOOK_BEHIND, TokenByToken, Translation, WholeText
@@ -139,6 +139,9 @@ class TokenLevelDrafting(_ForeignDrafting):
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         return self._drafts([self._translated(context) for context in contexts], plans)
 
+    def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:
+        self._inner.observe(context, draft, step, logits)
+
     def _translated(self, context: Context) -> Context:
         """The same position to warp and noise, whatever its length in the drafter's ids."""
         ids = self._translation.of(context.row, context.tokens)
@@ -157,6 +160,8 @@ class StringLevelDrafting(_ForeignDrafting):
         self._ends = {j: i for i, j in pair.overlap.shared.items() if i == pair.target.end}
         num_tokens = 1 + max([*pair.drafter.texts, *pair.drafter.markers.values()])
         self._warp = Warp(SamplingParams(), prompt_length=0, num_tokens=num_tokens)
+        self._proposed: dict[int, tuple[Draft, Sequence[int]]] = {}
+        """Per row, what was proposed behind which of the drafter's ids."""
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         translated = [
@@ -165,10 +170,22 @@ class StringLevelDrafting(_ForeignDrafting):
         ]
         # Text is one line: branches could not be told apart once they are cut anew.
         drafts = self._drafts(translated, [replace(plan, width=1) for plan in plans])
-        return [
+        proposed = [
             Draft.chain(self._cut_anew(context.tokens, draft.tokens)[: plan.depth], Proposal.POINT)
             for context, draft, plan in zip(contexts, drafts, plans, strict=True)
         ]
+        for context, draft in zip(translated, proposed, strict=True):
+            self._proposed[context.row] = (draft, context.tokens)
+        return proposed
+
+    def observe(self, context: Context, draft: Draft, step: Step, logits: torch.Tensor) -> None:  # noqa: ARG002
+        """Keep what the drafter has computed of the text as it reads now."""
+        proposed, before = self._proposed.pop(context.row, (None, ()))
+        # Another drafter's draft may have been judged in this round.
+        if proposed is draft:
+            ids = self._translation.of(context.row, context.tokens)
+            if ids[: len(before)] == before:
+                self._inner.keep(context.row, ids[len(before) :])
 
     def _cut_anew(self, committed: Sequence[int], drafted: Sequence[int]) -> list[int]:
         """The target's ids for the text of `drafted`, as they would follow the anchor.
@@ -239,7 +256,13 @@ class _CommittedWarp:
         self._length = length
 
     def draft_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-        return self._warp.draft_law(logits, [*self._committed, *tokens[self._length :]])
+        return self._warp.draft_law(logits, self._own(tokens))
+
+    def belief(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        return self._warp.belief(logits, self._own(tokens))
+
+    def _own(self, tokens: Sequence[int]) -> list[int]:
+        return [*self._committed, *tokens[self._length :]]
 
 
 class _ShiftedNoise:
