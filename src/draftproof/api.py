@@ -65,6 +65,8 @@ class Speculator:
         *,
         tokenizer: Any = None,
         depth: Depth | None = None,
+        width: int | None = None,
+        nodes: int | None = None,
         verifier: str | Verifier | None = None,
         dtype: Any = "auto",
         device: Any = "auto",
@@ -78,8 +80,10 @@ class Speculator:
         early-exit:N, hybrid:A,B, none (docs/drafters.md), or an object of your own.
         depth: tokens drafted per round, or "auto", the default, for as many as pay; what that
         has to know of the machine is measured once and kept in the user's cache.
-        verifier: tokenwise, blockwise, coupled or point; by default the best for each request
-        (`verification/registry.py`); or a rule of your own.
+        width: children of a drafted token, with a fixed depth; 1, the default, drafts chains.
+        nodes: most tokens of one draft (docs/trees.md).
+        verifier: tokenwise, blockwise, tree, traversal, coupled or point; by default the best for
+        each request (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
         """
         from draftproof.models.hf import HFModel
@@ -88,9 +92,9 @@ class Speculator:
             find(verifier)  # an unknown name is told before a model is loaded
         if isinstance(drafter, str):
             check_spec(drafter)
-        settings = settings or EngineSettings()
-        if depth is not None:
-            settings = replace(settings, depth=depth)
+        shape: dict[str, Any] = {"depth": depth, "width": width, "nodes": nodes}
+        given = {name: value for name, value in shape.items() if value is not None}
+        settings = replace(settings or EngineSettings(), **given)
         by_name = isinstance(target, str) and isinstance(drafter, str)
         loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
         model = HFModel(loaded.model, loaded.name, settings.kernels)
@@ -203,7 +207,9 @@ class Speculator:
     ) -> list[decode.Sequence]:
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
-        drafts = Drafts(drafter.name, drafter.proposals, verifier, self.settings.width)
+        remembers = getattr(drafter, "remembers", False)
+        width = self.settings.width
+        drafts = Drafts(drafter.name, drafter.proposals, verifier, width, remembers)
         language = Language(self.tokenizer, self.num_tokens, self.end_ids)
         return make_sequences(ids, params, self.target, language, drafts, first_id)
 

@@ -111,7 +111,7 @@ def test_point_and_sampled_drafts_take_turns_under_one_rule(verifier):
             return drafting
 
     settings = EngineSettings(depth=3)
-    drafter = Heard(SuffixDrafter(), other)
+    drafter = Heard(NgramDrafter(), other)
     system = Speculator(target, drafter, settings=settings, verifier=verifier)
     params = [SamplingParams(max_tokens=60, temperature=1.0, seed=seed) for seed in range(40)]
     outputs = system.generate([[0]] * 40, params)

@@ -80,6 +80,18 @@ def test_wide_drafts_are_judged_by_a_rule_for_trees():
             choose(ALL, "mine", warm, name, width=2)
 
 
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal", "point"])
+def test_a_seed_is_not_shared_with_drafts_that_other_requests_left(name):
+    """The numbers that made an earlier answer may not judge it when it comes back as a draft."""
+    seeded = SamplingParams(temperature=1.0, seed=4)
+    with pytest.raises(InvalidSetting, match=rf"{name}.*seed"):
+        choose(NGRAM, "suffix", seeded, name, remembers=True)
+    assert choose(NGRAM, "suffix", seeded, None, remembers=True).verifier.name == "coupled"
+    assert choose(NGRAM, "suffix", seeded, name).verifier.name == name
+    unseeded = SamplingParams(temperature=1.0)
+    assert choose(NGRAM, "suffix", unseeded, name, remembers=True).verifier.name == name
+
+
 def test_greedy_rule_is_refused_above_temperature_zero():
     with pytest.raises(InvalidSetting, match=r"greedy.*temperature is 0\.7"):
         choose(MODEL, "mine", SamplingParams(temperature=0.7), "greedy")

@@ -46,7 +46,11 @@ class Drafting(ABC):
 
 
 class Drafter(Protocol):
-    """A way of proposing tokens, shared by any number of decode loops."""
+    """A way of proposing tokens, shared by any number of decode loops.
+
+    One whose drafts may depend on what other requests were answered, in the same loop or before,
+    says so by an attribute `remembers = True`: rules are chosen accordingly.
+    """
 
     name: str
     proposals: frozenset[Proposal]

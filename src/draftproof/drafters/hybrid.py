@@ -24,6 +24,7 @@ class HybridDrafter:
     def __init__(self, lookup: LookupDrafter, other: Drafter) -> None:
         self.name = f"hybrid:{lookup.name},{other.name}"
         self.proposals = other.proposals
+        self.remembers = any(getattr(one, "remembers", False) for one in (lookup, other))
         self._lookup = lookup
         self._other = other
 

@@ -29,6 +29,7 @@ _MEMORY = 32
 class RecyclingDrafter:
     name = "recycling"
     proposals = frozenset({Proposal.POINT})
+    remembers = True
 
     def __init__(self, vocab_size: int) -> None:
         """`vocab_size` is the target's V; a loop's table takes 32 V bytes."""

@@ -40,6 +40,8 @@ class Drafts:
     verifier: str | Verifier | None
     width: int = 1
     """Of the drafts, as far as it is settled."""
+    remembers: bool = False
+    """The drafter learns from other requests."""
 
 
 def make_sequences(
@@ -54,7 +56,14 @@ def make_sequences(
     _check_prompt(prompt, target, language.num_tokens)
     if params.stop_strings and language.decoder is None:
         raise InvalidSetting("stop strings need a tokenizer and none was given; use stop_token_ids")
-    pairing = choose(drafts.proposals, drafts.drafter, params, drafts.verifier, drafts.width)
+    pairing = choose(
+        drafts.proposals,
+        drafts.drafter,
+        params,
+        drafts.verifier,
+        drafts.width,
+        drafts.remembers,
+    )
     max_length = len(prompt) + params.max_tokens
     if target.max_positions is not None:
         max_length = min(max_length, target.max_positions)

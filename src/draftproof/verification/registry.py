@@ -58,15 +58,24 @@ def choose(
     params: SamplingParams,
     verifier: str | Verifier | None,
     width: int = 1,
+    remembers: bool = False,
 ) -> Pairing:
     """The pairing for one request; `verifier` overrides the choice at temperature > 0.
 
     Temperature 0 is always judged by the greedy rule, which every other rule becomes there.
-    `width` above 1 asks for a rule that judges trees.
+    `width` above 1 asks for a rule that judges trees. A drafter that `remembers` other requests
+    may draft what an answer with the same seed has left, and a rule that reads that seed's numbers
+    again would no longer be independent of the draft; keyed rules emit the target's own draw.
     """
     if params.is_greedy:
         return pair(proposals, drafter, "greedy")
     if verifier is not None:
+        if remembers and params.seed is not None and not find(verifier).keyed:
+            raise InvalidSetting(
+                f"drafter {drafter!r} learns from other requests, and verifier "
+                f"{find(verifier).name!r} with a seed would judge drafts by the very numbers that "
+                "an earlier request with this seed was made with; leave verifier or seed unset"
+            )
         if width > 1 and not find(verifier).trees:
             raise InvalidSetting(
                 f"verifier {find(verifier).name!r} judges chains and width is {width}; leave "
