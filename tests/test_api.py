@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -82,6 +84,21 @@ def test_streamed_pieces_join_to_the_output(depth: int) -> None:
     assert tuple(piece.token_id for piece in pieces) == whole.token_ids
     assert pieces[-1].finish_reason == whole.finish_reason
     assert all(piece.finish_reason is None for piece in pieces[:-1])
+
+
+def test_depth_width_and_nodes_shape_the_drafts_and_not_the_text(spec: dp.Speculator) -> None:
+    pair = (shared_model("llama"), tokenizer())
+    settings = dp.EngineSettings(depth=4, nodes=2)
+    drafted = {}
+    for shape in ({"width": 3, "nodes": 6}, {"width": 3}, {"depth": 2, "width": 2}):
+        wide = dp.Speculator.from_pretrained(pair, "early-exit:1", settings=settings, **shape)
+        output = wide.generate("hello", PARAMS)
+        assert output.token_ids == spec.plain("hello", PARAMS).token_ids
+        assert wide.settings == replace(settings, **shape)
+        drafted[tuple(shape)] = output.stats.drafted / output.stats.target_calls
+    assert drafted["width", "nodes"] > 2 >= drafted["width",]
+    with pytest.raises(InvalidSetting, match="chooses the width as well"):
+        dp.Speculator.from_pretrained(pair, "early-exit:1", width=2)
 
 
 def test_a_stream_can_be_left_early(spec: dp.Speculator) -> None:

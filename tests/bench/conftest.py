@@ -17,7 +17,7 @@ from tests.test_api import tokenizer
 from tests.tiny import one_thread, tiny_model  # noqa: F401
 
 PLAIN_CELL = Cell(PLAIN, None, None, 0.0, 1)
-OUR_CELL = Cell(OURS, "ngram", 4, 0.0, 1)
+OUR_CELL = Cell(OURS, "ngram", 4, 0.0, 1, 1)
 PEER_CELL = Cell("transformers", None, None, 0.0, 1)
 
 

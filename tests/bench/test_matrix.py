@@ -25,6 +25,17 @@ def test_cells_are_plain_every_drafter_at_every_depth_and_the_peers():
     ]
 
 
+def test_every_fixed_depth_meets_every_width_and_auto_chooses_its_own():
+    many = matrix(depths=(2, "auto"), widths=(1, 3), peers=())
+    labels = ["plain", "ngram, depth 2", "ngram, depth 2, width 3", "ngram, auto depth"]
+    assert [cell.label for cell in many.cells(0.0, 1)] == labels
+    assert [cell.width for cell in many.cells(0.0, 1)] == [None, 1, 3, None]
+    (path,) = (
+        cell for cell in matrix(drafters=("model:a/b",), widths=(2,)).cells(0.0, 1) if cell.depth
+    )
+    assert path.short_label == "model:b, depth 4, width 2"
+
+
 def test_every_temperature_meets_every_batch():
     many = matrix(temperatures=(0.0, 0.7), batches=(1, 3))
     assert list(many.settings()) == [(0.0, 1), (0.0, 3), (0.7, 1), (0.7, 3)]
@@ -47,6 +58,10 @@ def test_drafting_peers_sit_batches_out_and_say_why():
         ({"depths": (0,)}, "always run"),
         ({"depths": (2, 65)}, "65"),
         ({"depths": (2, 2)}, "2 twice"),
+        ({"widths": ()}, "widths of the bench are empty"),
+        ({"widths": (0,)}, "width is 0"),
+        ({"widths": (1, 65)}, "width is 65"),
+        ({"depths": ("auto",), "widths": (3,)}, "chooses the width as well"),
         ({"temperatures": (-1.0,)}, "temperature"),
         ({"batches": (0,)}, "at least 1"),
         ({"peers": ("vllm",)}, "peer is 'vllm'"),

@@ -60,6 +60,7 @@ OUR_FIELDS = {
     "drafter": "ngram",
     "depth": 4,
     "batch": 1,
+    "width": 1,
     "prompt_tokens": 1,
     "generated": 3,
     "exactness": "near-tie",

@@ -110,6 +110,20 @@ def test_seconds_add_up(done):
             assert record["decode_tokens"] == TOKENS - 1, "the first comes with the prompt"
 
 
+def test_trees_are_as_wide_and_as_large_as_they_were_asked_for(folder, prompts, tmp_path):
+    shapes = {"drafters": ("early-exit:1",), "depths": (3,), "widths": (1, 2), "peers": ()}
+    given = settings(folder, prompts, tmp_path / "raw.jsonl", matrix=matrix(**shapes), nodes=4)
+    result = run_bench(given)
+    assert result.exact
+    records = [json.loads(line) for line in given.records.read_text().splitlines()]
+    sizes = {
+        width: [r["drafted"] / r["target_calls"] for r in records if r["width"] == width]
+        for width in (1, 2)
+    }
+    assert 0 < max(sizes[1]) < max(sizes[2]) <= 4, "nodes a round"
+    assert result.as_dict(by_category=False)["nodes"] == 4
+
+
 def test_prompts_leave_room_for_every_token(folder, prompts, tmp_path):
     """The model reads 512 tokens, and the long prompt with its template has 320."""
     tight = {"matrix": matrix(peers=()), "max_prompt_tokens": 1000}
@@ -128,6 +142,7 @@ def test_prompts_leave_room_for_every_token(folder, prompts, tmp_path):
         ({"per_category": 0}, "per_category"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens"),
         ({"threads": 0}, "threads"),
+        ({"nodes": 65}, "nodes is 65"),
         ({"seed": -1}, "seed"),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_batch_of_several_workloads_is_mixed():
 
 
 def test_settings_are_compared_within_themselves():
-    hot = [Cell(PLAIN, None, None, 1.0, 1), Cell(OURS, "ngram", 4, 1.0, 1)]
+    hot = [Cell(PLAIN, None, None, 1.0, 1), Cell(OURS, "ngram", 4, 1.0, 1, 1)]
     records = [record(PLAIN_CELL, rate=10.0), record(OUR_CELL, rate=20.0)]
     records += [record(hot[0], rate=1.0), record(hot[1], rate=5.0)]
     found = summarise(matrix(temperatures=(0.0, 1.0)), records)

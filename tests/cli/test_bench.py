@@ -64,12 +64,24 @@ def test_every_value_of_a_repeated_option_is_run(bench):
     assert {cell["requests"] for cell in cells} == {2}
 
 
+def test_widths_are_cells_and_nodes_hold_for_all(bench):
+    result = bench("--json", "--width", "1", "--width", "3", "--nodes", "5")
+    report = json.loads(result.out)
+    labels = ["plain", "early-exit:1, depth 3", "early-exit:1, depth 3, width 3"]
+    assert [cell["label"] for cell in report["cells"]] == labels
+    assert [cell["width"] for cell in report["cells"]] == [None, 1, 3]
+    assert report["nodes"] == 5
+    assert report["exact"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (("--drafter", "ngrams"), "ngrams"),
         (("--drafter", "none"), "always run"),
         (("--depth", "65"), "65"),
+        (("--width", "0"), "width is 0"),
+        (("--nodes", "65"), "nodes is 65"),
         (("--batch", "0"), "at least 1"),
         (("--peer", "vllm", "--peer", "transformers"), "--peer none was given with other peers"),
         (("--max-tokens", "1"), "max_tokens"),

@@ -230,6 +230,14 @@ def test_depth_reaches_the_engine(generate):
     assert parsed(generate("hello", "--json", "--depth", "0"))["stats"]["drafted"] == 0
 
 
+def test_width_and_nodes_reach_the_engine(generate):
+    wide = ("hello", "--json", "--depth", "3", "--width", "3")
+    tree, small = parsed(generate(*wide)), parsed(generate(*wide, "--nodes", "2"))
+    assert tree["stats"]["drafted"] > 3 * tree["stats"]["target_calls"]
+    assert small["stats"]["drafted"] <= 2 * small["stats"]["target_calls"]
+    assert tree["token_ids"] == small["token_ids"]
+
+
 # Refusals -----------------------------------------------------------------------------------
 
 
@@ -246,6 +254,10 @@ def test_depth_reaches_the_engine(generate):
         (("hello", "--depth", "65"), "depth is 65"),
         (("hello", "--depth", "-1"), "depth is -1"),
         (("hello", "--depth", "four"), "--depth"),
+        (("hello", "--width", "0"), "width is 0"),
+        (("hello", "--nodes", "65"), "nodes is 65"),
+        (("hello", "--depth", "auto", "--width", "2"), "chooses the width as well"),
+        (("hello", "--width", "2", "--verifier", "blockwise"), "judges chains and width is 2"),
         (("hello", "--verifier", "typical"), "verifier is 'typical'"),
         (("hello", "--verifier", "greedy", "--temperature", "1"), "is for temperature 0"),
         (("hello", "--target", "./no-such-model"), "no-such-model"),

@@ -33,7 +33,7 @@ class Group:
 
 
 class Decoders:
-    """Plain decoding, every drafter at every depth, and the peers; a context manager.
+    """Plain decoding, every drafter in every shape, and the peers; a context manager.
 
     All of ours share one target. Peers are processes, alive between `with` and its end.
     """
@@ -44,16 +44,16 @@ class Decoders:
         around = Surroundings(
             plain.target, plain.tokenizer, start.dtype, start.device, plain.settings
         )
-        self._ours: dict[tuple[str | None, Depth | None], Speculator] = {}
+        self._ours: dict[tuple[str | None, Depth | None, int | None], Speculator] = {}
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
-            for depth in matrix.depths:
-                self._ours[spec, depth] = Speculator(
+            for depth, width in matrix.shapes():
+                self._ours[spec, depth, width] = Speculator(
                     plain.target,
                     drafter,
                     tokenizer=plain.tokenizer,
                     end_ids=plain.end_ids,
-                    settings=replace(plain.settings, depth=depth),
+                    settings=replace(plain.settings, depth=depth, width=width or 1),
                 )
         self._peers: Mapping[str, PeerProcess] = {
             spec: PeerProcess(replace(start, spec=spec)) for spec in matrix.peers
@@ -89,8 +89,10 @@ class Decoders:
             for seed in group.seeds
         ]
         prompts = [list(task.ids) for task in group.tasks]
-        ours = self.plain if cell.system == PLAIN else self._ours[cell.drafter, cell.depth]
-        decode = ours.plain if cell.system == PLAIN else ours.generate
+        if cell.system == PLAIN:
+            decode = self.plain.plain
+        else:
+            decode = self._ours[cell.drafter, cell.depth, cell.width].generate
         self._memory.reset()
         start = time.perf_counter()
         outputs = decode(prompts, params)

@@ -1,4 +1,4 @@
-"""The settings of a bench as a matrix: drafter x depth x temperature x batch, and the peers."""
+"""The settings of a bench as a matrix: drafter x shape x temperature x batch, and the peers."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Cell:
     temperature: float
     batch: int
     """Prompts decoded side by side."""
+    width: int | None = None
+    """Children of a drafted token; present exactly for OURS at a fixed depth."""
 
     @property
     def is_peer(self) -> bool:
@@ -36,8 +38,11 @@ class Cell:
     @property
     def label(self) -> str:
         """A short name within one setting."""
+        if self.system != OURS:
+            return self.system
         depth = "auto depth" if self.depth == "auto" else f"depth {self.depth}"
-        return f"{self.drafter}, {depth}" if self.system == OURS else self.system
+        width = "" if self.width in (None, 1) else f", width {self.width}"
+        return f"{self.drafter}, {depth}{width}"
 
     @property
     def short_label(self) -> str:
@@ -60,9 +65,11 @@ class Matrix:
     temperatures: tuple[float, ...]
     batches: tuple[int, ...]
     peers: tuple[str, ...]
+    widths: tuple[int, ...] = (1,)
+    """With each fixed depth; depth "auto" chooses the width, too."""
 
     def __post_init__(self) -> None:
-        for name in ("drafters", "depths", "temperatures", "batches"):
+        for name in ("drafters", "depths", "widths", "temperatures", "batches"):
             _check_distinct(name, getattr(self, name), least=1)
         _check_distinct("peers", self.peers, least=0)
         for drafter in self.drafters:
@@ -78,6 +85,9 @@ class Matrix:
                 raise InvalidSetting(
                     "depth is 0, which is plain decoding, and that is always run; give 1 or more"
                 )
+        only_auto = set(self.depths) == {"auto"}
+        for width in self.widths:
+            EngineSettings(depth="auto" if only_auto else 1, width=width)
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature)
         for batch in self.batches:
@@ -92,11 +102,22 @@ class Matrix:
                 yield temperature, batch
 
     def cells(self, temperature: float, batch: int) -> list[Cell]:
-        """Plain decoding, our drafters at every depth, and the peers."""
-        ours = [(OURS, drafter, depth) for drafter in self.drafters for depth in self.depths]
-        others = [(peer, None, None) for peer in self.peers]
-        systems: list[tuple[str, str | None, Depth | None]] = [(PLAIN, None, None), *ours, *others]
-        return [Cell(*system, temperature, batch) for system in systems]
+        """Plain decoding, our drafters in every shape, and the peers."""
+        ours = [
+            Cell(OURS, drafter, depth, temperature, batch, width)
+            for drafter in self.drafters
+            for depth, width in self.shapes()
+        ]
+        plain, *peers = (
+            Cell(system, None, None, temperature, batch) for system in (PLAIN, *self.peers)
+        )
+        return [plain, *ours, *peers]
+
+    def shapes(self) -> Iterator[tuple[Depth, int | None]]:
+        """Depth and width of drafts; no width where the depth is "auto"."""
+        for depth in self.depths:
+            widths: tuple[int | None, ...] = (None,) if depth == "auto" else self.widths
+            yield from ((depth, width) for width in widths)
 
 
 def _check_distinct(name: str, values: Sequence[Any], least: int) -> None:

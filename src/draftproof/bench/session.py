@@ -34,6 +34,8 @@ class Settings:
     matrix: Matrix
     records: Path
     """Raw results go here, one JSON object per request; a file that exists is refused."""
+    nodes: int | None = None
+    """Most tokens of one draft; None for as many as fit."""
     prompts: Path | None = None
     """JSONL; None for our own set."""
     per_category: int | None = None
@@ -50,7 +52,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         SamplingParams(max_tokens=self.max_tokens, seed=self.seed)
-        EngineSettings(kernels=self.kernels)
+        EngineSettings(nodes=self.nodes, kernels=self.kernels)
         least = {"max_tokens": 2, "max_prompt_tokens": 1, "repeats": 1}
         for name, low in (least | {"per_category": 1, "threads": 1}).items():
             value = getattr(self, name)
@@ -90,6 +92,7 @@ class Result:
             "repeats": settings.repeats,
             "seed": settings.seed,
             "kernels": settings.kernels,
+            "nodes": settings.nodes,
             "prompts": {
                 "source": selection.source,
                 "total": selection.total,
@@ -121,7 +124,11 @@ def run_bench(
     plain = Speculator.from_pretrained(
         (loaded.model, loaded.tokenizer),
         "none",
-        settings=EngineSettings(max_batch=max(settings.matrix.batches), kernels=settings.kernels),
+        settings=EngineSettings(
+            nodes=settings.nodes,
+            max_batch=max(settings.matrix.batches),
+            kernels=settings.kernels,
+        ),
     )
     selection = _select(settings, items, plain)
     schedule = Schedule(

@@ -25,6 +25,8 @@ Examples:
 
   draftproof bench --drafter self-int8 --depth 2 --depth 8 --peer none
 
+  draftproof bench --depth 4 --width 1 --width 3 --nodes 16
+
   draftproof bench --prompts questions.jsonl --per-category 2 --by-category
 
   draftproof bench --peer transformers-lookup --plot bench.png
@@ -51,6 +53,13 @@ def bench(
             metavar="auto|N",
         ),
     ] = None,
+    width: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Children of a drafted token, with each fixed depth; repeatable. Default: 1."
+        ),
+    ] = None,
+    nodes: options.Nodes = None,
     temperature: Annotated[
         list[float] | None,
         typer.Option(help="0 always takes the likeliest token; repeatable. Default: 0."),
@@ -108,9 +117,10 @@ def bench(
 
     settings = Settings(
         target=target,
-        matrix=_matrix(drafter, depth, temperature, batch, peer),
+        matrix=_matrix(drafter, depth, width, temperature, batch, peer),
         records=records or Path(time.strftime("bench-%Y%m%d-%H%M%S.jsonl")),
         prompts=prompts,
+        nodes=nodes,
         per_category=per_category,
         max_prompt_tokens=max_prompt_tokens,
         max_tokens=max_tokens,
@@ -137,6 +147,7 @@ def bench(
 def _matrix(
     drafters: list[str] | None,
     depths: list[str] | None,
+    widths: list[int] | None,
     temperatures: list[float] | None,
     batches: list[int] | None,
     peers: list[str] | None,
@@ -150,6 +161,7 @@ def _matrix(
     return Matrix(
         drafters=tuple(drafters or _DRAFTERS),
         depths=tuple(options.parse_depth(depth) for depth in depths or (options.DEPTH,)),
+        widths=tuple(widths or (1,)),
         temperatures=tuple(temperatures or (0.0,)),
         batches=tuple(batches or (1,)),
         peers=() if wanted == ("none",) else wanted,

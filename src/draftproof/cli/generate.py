@@ -45,6 +45,8 @@ def generate(
     target: options.Target = options.TARGET,
     drafter: options.DrafterName = options.DRAFTER,
     depth: options.Depth = options.DEPTH,
+    width: options.Width = 1,
+    nodes: options.Nodes = None,
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     min_tokens: Annotated[int, typer.Option(help="No end before this many tokens.")] = 0,
@@ -116,7 +118,7 @@ def generate(
     )
     silent = quiet or json_
     speculator = options.load_speculator(
-        target, drafter, depth, verifier, dtype, device, kernels, silent
+        target, drafter, depth, verifier, dtype, device, kernels, silent, width, nodes
     )
     message = options.chat_or_text(speculator, text, system, raw)
     run = _Run(speculator, message, params, json_, silent)

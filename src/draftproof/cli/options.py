@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from draftproof.config import DEFAULT_DEPTH, DEFAULT_DRAFTER, DEFAULT_TARGET, MAX_DEPTH
+from draftproof.config import (
+    DEFAULT_DEPTH,
+    DEFAULT_DRAFTER,
+    DEFAULT_TARGET,
+    MAX_DEPTH,
+    MAX_NODES,
+)
 from draftproof.errors import InvalidPrompt, InvalidSetting
 
 if TYPE_CHECKING:
@@ -40,11 +46,23 @@ Depth = Annotated[
         metavar="auto|N",
     ),
 ]
+Width = Annotated[
+    int,
+    typer.Option(
+        help=f"Children of a drafted token, 1 (a chain) to {MAX_NODES}, where the drafter can "
+        "branch; needs a --depth, as auto chooses the width, too."
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(help=f"Most tokens of one draft, 1 to {MAX_NODES}. Default: all that fit."),
+]
 VerifierName = Annotated[
     str | None,
     typer.Option(
         "--verifier",
-        help="The rule: tokenwise, blockwise, coupled or point; by default the best one.",
+        help="The rule: tokenwise, blockwise, tree, traversal, coupled or point; by default the "
+        "best one.",
         metavar="NAME",
     ),
 ]
@@ -75,6 +93,8 @@ def load_speculator(
     device: str,
     kernels: str,
     quiet: bool,
+    width: int = 1,
+    nodes: int | None = None,
 ) -> Speculator:
     """Load a pair with a spinner on stderr."""
     from draftproof.api import Speculator
@@ -82,7 +102,9 @@ def load_speculator(
     from draftproof.verification.registry import find
 
     # Bad settings are told before a model is loaded for them.
-    settings = EngineSettings(depth=parse_depth(depth), kernels=cast("Kernels", kernels))
+    settings = EngineSettings(
+        depth=parse_depth(depth), width=width, nodes=nodes, kernels=cast("Kernels", kernels)
+    )
     if verifier is not None:
         find(verifier)
     with status(f"Loading {target} with drafter {drafter}", quiet):
