@@ -48,11 +48,13 @@ _PROBING_LOSS = 0.003
 _LONGEST_WAIT = 256
 _KEPT_BY_PROBE = 0.85
 """What a probe leaves of the weight of what was seen before it."""
+_FREE = 0.02
+"""A drafter that takes less than this share of the pass that verifies it is a look-up."""
 _LEAST_SURVIVAL = 0.01
 """Paths less likely than this are not looked at."""
 
 
-_PRIORS = {"self-int8": 0.9, "model": 0.7, "ngram": 0.4}
+_PRIORS = {"self-int8": 0.95, "model": 0.7, "ngram": 0.4}
 _PRIOR = 0.5
 
 
@@ -186,7 +188,22 @@ class AdaptiveControl:
 
     def _as_plan(self, choice: _Choice) -> Plan:
         self._width = choice.width
-        return Plan(choice.levels, choice.width, choice.nodes)
+        return Plan(choice.levels, choice.width, choice.nodes, self._floor(choice))
+
+    def _floor(self, choice: _Choice) -> float:
+        """The chance from which a node pays for its column, when tokens come at `choice.rate`.
+
+        Dinkelbach's argument: at the best ratio of tokens to seconds, what is added has to bring
+        more than that ratio times the seconds it takes. Only for a drafter that costs next to
+        nothing: a look-up's chances are counted hits, while the probability that a model gives its
+        own tokens is no chance of their acceptance.
+        """
+        passes = self._forecast.seconds(0, 1, 1 + choice.nodes)
+        drafting = self._forecast.seconds(choice.levels, choice.width, 1 + choice.nodes) - passes
+        if drafting > _FREE * passes:
+            return 0.0
+        more = self._forecast.seconds(0, 1, 1 + 2 * choice.nodes) - passes
+        return min(1.0, choice.rate * max(0.0, more) / choice.nodes)
 
 
 def _shapes(nodes: Sequence[Node], width: int) -> Iterator[tuple[int, int, float]]:

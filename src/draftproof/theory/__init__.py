@@ -1,7 +1,7 @@
 """What speculative decoding should gain, before any model is run.
 
-The closed forms need the standard library only; the simulation is loaded on first use, because
-it needs numpy.
+All of it needs the standard library only, except for the simulation that checks the closed forms:
+that one is loaded on first use, because it needs numpy.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from draftproof.theory.cost import VerifyCost
+from draftproof.theory.decoding import Acceptance, SimulatedDecoding, simulate_decoding
+from draftproof.theory.machine import CostCurves
 from draftproof.theory.speedup import (
     BestDepth,
     best_depth,
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
     from draftproof.theory.simulate import SimulatedSpeedup, simulate_speedup
 
 __all__ = [
+    "Acceptance",
     "BestDepth",
+    "CostCurves",
+    "SimulatedDecoding",
     "SimulatedSpeedup",
     "VerifyCost",
     "best_depth",
@@ -30,6 +35,7 @@ __all__ = [
     "expected_speedup",
     "expected_tokens",
     "round_cost",
+    "simulate_decoding",
     "simulate_speedup",
 ]
 
