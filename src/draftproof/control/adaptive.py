@@ -26,7 +26,7 @@ from draftproof.theory.trees import Node, best_nodes
 MAX_AUTO_DEPTH = 32
 _MAX_TREE_LEVELS = 8
 _TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-_OPENING = 1.2
+_OPENING = 1.0
 """What trying may cost in the beginning, in rounds of plain decoding."""
 _STAKE = 0.5
 """Share of the account that a draft may cost: one that misses leaves enough for another."""
