@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": BASE
     | {"sampling", "models", "drafters", "verification", "control", "stats", "theory", "decode"},
     "output": BASE | {"stats"},
+    "tuned": BASE,
 }
 BELOW_API = set(ALLOWED)
 ALLOWED |= {
@@ -37,7 +38,8 @@ ALLOWED |= {
     "custom_generate": BELOW_API | {"api"},
     "checks": BELOW_API | {"api"},
     "bench": BASE | {"sampling", "models", "drafters", "output", "api", "checks"},
-    "cli": BELOW_API | {"api", "checks", "bench", ""},
+    "tune": BELOW_API | {"api", "bench"},
+    "cli": BELOW_API | {"api", "checks", "bench", "tune", ""},
     "": {"api", "custom_generate", *BELOW_API},
 }
 

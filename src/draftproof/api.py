@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast, overload
 
 from platformdirs import user_cache_path
@@ -24,6 +25,7 @@ from draftproof.models.load import load
 from draftproof.models.vocab import num_tokens
 from draftproof.output import Output, Piece, pieces, sample
 from draftproof.sampling.params import SamplingParams
+from draftproof.tuned import read_tuned
 from draftproof.verification.base import Verifier
 from draftproof.verification.registry import choose, find
 
@@ -109,6 +111,14 @@ class Speculator:
             verifier=verifier,
             settings=settings,
             costs=CostBook(user_cache_path("draftproof") / "costs.json" if by_name else None),
+        )
+
+    @classmethod
+    def from_settings(cls, path: str | Path) -> Speculator:
+        """The pair and plan that `draftproof tune --output PATH` found."""
+        tuned = read_tuned(Path(path))
+        return cls.from_pretrained(
+            tuned.target, tuned.drafter, depth=tuned.depth, width=tuned.width, nodes=tuned.nodes
         )
 
     # mypy cannot tell an empty list of ids from an empty list of prompts.

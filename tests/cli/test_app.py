@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = ["generate", "bench", "check", "estimate", "models"]
+COMMANDS = ["generate", "bench", "check", "estimate", "models", "tune"]
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

@@ -80,7 +80,32 @@ def test_the_object_of_bench(call, folder, tmp_path, monkeypatch):
     assert shape(report) == shape(documented("bench"))
 
 
-@pytest.mark.parametrize("command", ["generate", "bench", "check", "estimate"])
+def test_the_object_of_tune(call, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "hello"}\n')
+    options = (
+        "--prompts",
+        "prompts.jsonl",
+        "--max-tokens",
+        "6",
+        "--drafter",
+        "self-int8",
+        "--json",
+    )
+    report = json.loads(call("tune", "--target", folder, *options).out)
+    wanted = documented("tune")
+    for costs in (*report["costs"].values(), *wanted["costs"].values()):
+        for curve in ("verify", "attention"):
+            costs[curve] = sum(costs[curve].values())
+        costs["draft"] = sum(sum(points.values()) for points in costs["draft"].values())
+    for part in ("verified", "forecasts"):
+        for one in (*report[part], *wanted[part]):
+            one["nodes"] = one["nodes"] or 0
+    assert shape(report | {"best": {}}) == shape(wanted | {"best": {}})
+    assert report["best"].keys() == wanted["best"].keys()
+
+
+@pytest.mark.parametrize("command", ["generate", "bench", "check", "estimate", "tune"])
 def test_every_option_is_described(call, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     options = set(re.findall(r"(--[a-z][a-z-]+)", call(command, "--help").out.split("Examples")[0]))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from draftproof import __version__
-from draftproof.cli import bench, check, estimate, generate, models
+from draftproof.cli import bench, check, estimate, generate, models, tune
 from draftproof.errors import DraftproofError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("estimate", epilog=estimate.EXAMPLES)(estimate.estimate)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
+app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(models.app, name="models")
 

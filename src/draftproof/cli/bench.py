@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -39,6 +39,7 @@ _PEERS = ("transformers",)
 
 
 def bench(
+    context: typer.Context,
     target: options.Target = options.TARGET,
     drafter: Annotated[
         list[str] | None,
@@ -60,6 +61,7 @@ def bench(
         ),
     ] = None,
     nodes: options.Nodes = None,
+    settings: options.SettingsFile = None,
     temperature: Annotated[
         list[float] | None,
         typer.Option(help="0 always takes the likeliest token; repeatable. Default: 0."),
@@ -114,8 +116,15 @@ def bench(
     """
     from draftproof.bench.plot import check_plot, draw
     from draftproof.bench.session import Settings, run_bench
+    from draftproof.cli.progress import Bar
 
-    settings = Settings(
+    if settings is not None:
+        given = {"target": target, "nodes": nodes, "drafter": None, "depth": None, "width": None}
+        tuned = options.from_settings(context, settings, **given)
+        target, nodes = tuned["target"], tuned["nodes"]
+        drafter = drafter or [tuned["drafter"]]
+        depth, width = depth or [tuned["depth"]], width or [tuned["width"]]
+    chosen = Settings(
         target=target,
         matrix=_matrix(drafter, depth, width, temperature, batch, peer),
         records=records or Path(time.strftime("bench-%Y%m%d-%H%M%S.jsonl")),
@@ -133,8 +142,8 @@ def bench(
     )
     if plot is not None:
         check_plot(plot)
-    with _Progress(hidden=quiet or json_ or not sys.stderr.isatty()) as progress:
-        result = run_bench(settings, progress.update, progress.stage)
+    with Bar(hidden=quiet or json_ or not sys.stderr.isatty()) as progress:
+        result = run_bench(chosen, progress.update, progress.stage)
     if plot is not None:
         draw(result, plot)
     if not json_ and not quiet:
@@ -166,38 +175,6 @@ def _matrix(
         batches=tuple(batches or (1,)),
         peers=() if wanted == ("none",) else wanted,
     )
-
-
-class _Progress:
-    """One bar on stderr: a spinner with the stage, then how many calls are done."""
-
-    def __init__(self, hidden: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
-
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=Console(stderr=True),
-            disable=hidden,
-            transient=True,
-        )
-        self._task: Any = self._bar.add_task("", total=None)
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def stage(self, text: str) -> None:
-        self._bar.update(self._task, description=text)
-
-    def update(self, what: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=what, completed=done, total=total)
 
 
 def _show(result: Result, by_category: bool) -> None:

@@ -32,6 +32,7 @@ Examples:
 
 
 def generate(
+    context: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; - reads it from standard input.")
     ] = None,
@@ -47,6 +48,7 @@ def generate(
     depth: options.Depth = options.DEPTH,
     width: options.Width = 1,
     nodes: options.Nodes = None,
+    settings: options.SettingsFile = None,
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     min_tokens: Annotated[int, typer.Option(help="No end before this many tokens.")] = 0,
@@ -117,8 +119,10 @@ def generate(
         ignore_eos=ignore_eos,
     )
     silent = quiet or json_
+    shape = {"depth": depth, "width": width, "nodes": nodes}
+    pair = options.from_settings(context, settings, target=target, drafter=drafter, **shape)
     speculator = options.load_speculator(
-        target, drafter, depth, verifier, dtype, device, kernels, silent, width, nodes
+        **pair, verifier=verifier, dtype=dtype, device=device, kernels=kernels, quiet=silent
     )
     message = options.chat_or_text(speculator, text, system, raw)
     run = _Run(speculator, message, params, json_, silent)

@@ -79,6 +79,15 @@ KernelsName = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        help="Target, drafter, depth, width and nodes as `draftproof tune --output` wrote them; "
+        "what is given beside it wins.",
+    ),
+]
+
 TARGET, DRAFTER, DEPTH = DEFAULT_TARGET, DEFAULT_DRAFTER, str(DEFAULT_DEPTH)
 CHECK_DEPTH = "4"
 """An audit needs drafts, and "auto" may find that plain decoding is faster."""
@@ -87,7 +96,7 @@ CHECK_DEPTH = "4"
 def load_speculator(
     target: str,
     drafter: str,
-    depth: str,
+    depth: str | int,
     verifier: str | None,
     dtype: str,
     device: str,
@@ -113,7 +122,23 @@ def load_speculator(
         )
 
 
-def parse_depth(text: str) -> config.Depth:
+def from_settings(context: typer.Context, path: Path | None, **given: Any) -> dict[str, Any]:
+    """`given`, with what a settings file says of the options that were not on the command line."""
+    if path is None:
+        return given
+    from draftproof.tuned import read_tuned
+
+    tuned = read_tuned(path)
+    named = {name for name in given if _is_from_command_line(context, name)}
+    return {name: given[name] if name in named else getattr(tuned, name) for name in given}
+
+
+def _is_from_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def parse_depth(text: str | int) -> config.Depth:
     """What --depth says; whether a number is in range is for `EngineSettings` to tell."""
     if text == "auto":
         return "auto"

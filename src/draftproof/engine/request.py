@@ -15,7 +15,7 @@ from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
 from draftproof.stats.counters import Stats
-from draftproof.verification.base import Verifier
+from draftproof.verification.base import Pairing, Verifier
 from draftproof.verification.registry import choose
 
 
@@ -43,6 +43,12 @@ class Drafts:
     remembers: bool = False
     """The drafter learns from other requests."""
 
+    def pairing(self, params: SamplingParams) -> Pairing:
+        """The rule for one request, with the way of drafting it will judge."""
+        return choose(
+            self.proposals, self.drafter, params, self.verifier, self.width, self.remembers
+        )
+
 
 def make_sequences(
     prompt: Ids[int],
@@ -56,14 +62,7 @@ def make_sequences(
     _check_prompt(prompt, target, language.num_tokens)
     if params.stop_strings and language.decoder is None:
         raise InvalidSetting("stop strings need a tokenizer and none was given; use stop_token_ids")
-    pairing = choose(
-        drafts.proposals,
-        drafts.drafter,
-        params,
-        drafts.verifier,
-        drafts.width,
-        drafts.remembers,
-    )
+    pairing = drafts.pairing(params)
     max_length = len(prompt) + params.max_tokens
     if target.max_positions is not None:
         max_length = min(max_length, target.max_positions)

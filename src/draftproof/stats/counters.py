@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from draftproof.core import Plan, Step
@@ -72,6 +72,16 @@ class Stats:
     def calls_saved(self) -> int:
         """Target calls that plain decoding would have needed beyond these."""
         return self.generated - self.target_calls
+
+    @property
+    def seconds_per_call(self) -> float | None:
+        """Seconds of a round, prompt reading excluded."""
+        return (self.seconds - self.prefill_s) / self.target_calls if self.target_calls else None
+
+    def add(self, other: Stats) -> None:
+        """Count another sequence's rounds as well."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
     def add_step(self, step: Step, seconds: dict[str, float]) -> None:
         """Count one round of the sequence."""
