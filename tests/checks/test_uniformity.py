@@ -121,6 +121,7 @@ class BonusFromTheRowBefore:
     accepts = frozenset({Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft, p, position, noise):
         verdict = RightResidual().verify(draft, p, position, noise)
@@ -140,6 +141,7 @@ class AcceptsAll:
     accepts = frozenset({Proposal.SAMPLED})
     greedy = False
     keyed = False
+    trees = False
 
     def verify(self, draft, p, position, noise):
         bonus = noise.draw(p[-1], position, Purpose.CORRECTION)

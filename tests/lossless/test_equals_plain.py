@@ -346,6 +346,7 @@ def test_rule_of_the_users_own_is_used_for_the_request():
         accepts = frozenset({Proposal.POINT})
         greedy = False
         keyed = False
+        trees = False
 
         def verify(self, draft, p, position, noise):
             nodes = tuple(range(len(draft.tokens)))

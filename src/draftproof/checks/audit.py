@@ -123,6 +123,9 @@ class Audit:
         }
 
 
+_DEPTH = 4
+
+
 def audit(
     speculator: Speculator,
     *,
@@ -137,6 +140,9 @@ def audit(
     with a stage, how much of it is done, and how much there is.
     """
     start = time.perf_counter()
+    if speculator.settings.depth == "auto":
+        # An audit needs drafts, and a controller may find that plain decoding is faster.
+        speculator = _with_rule(speculator, speculator.verifier, depth=_DEPTH)
     _check(prompts, max_tokens, samples)
     ids = {name: _within(speculator, prompt, max_tokens) for name, prompt in prompts.items()}
     comparisons = _compare_all(speculator, ids, max_tokens, progress)
@@ -265,7 +271,7 @@ def _differences(
 
 def _with_rule(
     speculator: Speculator,
-    rule: Verifier | None,
+    rule: str | Verifier | None,
     drafter: Drafter | None = None,
     depth: int | None = None,
 ) -> Speculator:
