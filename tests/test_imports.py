@@ -56,7 +56,7 @@ REGISTRIES = {"drafters/registry.py", "verification/registry.py"}
 # The only modules of these rooms that decode may know.
 PROTOCOLS = {"drafters": "base", "verification": "base", "control": "base"}
 # The bench loads models and makes drafters; how they work is not its business.
-DOORS = {"drafters": {"registry"}, "models": {"base", "load"}}
+DOORS = {"drafters": {"base", "registry"}, "models": {"base", "load"}}
 
 
 def _imports(path: Path) -> list[tuple[str, int, bool]]:

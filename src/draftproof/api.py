@@ -121,6 +121,18 @@ class Speculator:
             tuned.target, tuned.drafter, depth=tuned.depth, width=tuned.width, nodes=tuned.nodes
         )
 
+    def with_drafter(self, drafter: Drafter) -> Speculator:
+        """The same target, rules and settings with another drafter."""
+        return Speculator(
+            self.target,
+            drafter,
+            tokenizer=self.tokenizer,
+            end_ids=self.end_ids,
+            verifier=self.verifier,
+            settings=self.settings,
+            costs=self.costs,
+        )
+
     # mypy cannot tell an empty list of ids from an empty list of prompts.
     @overload
     def generate(  # type: ignore[overload-overlap]

@@ -159,3 +159,22 @@ def test_raw_results_are_never_overwritten(folder, prompts, tmp_path):
     with pytest.raises(InvalidSetting, match="give a folder that exists"):
         settings(folder, prompts, tmp_path / "no" / "new.jsonl")
     assert old.read_text() == "worth keeping"
+
+
+def test_no_drafter_has_seen_a_prompt_before_its_cell_decodes_it(folder, prompts, tmp_path):
+    """Otherwise one that remembers requests would be measured on its own answers."""
+    cells = matrix(drafters=("suffix",), depths=(3, 4), temperatures=(0.0,), peers=())
+    once = settings(folder, prompts, tmp_path / "once.jsonl", matrix=cells)
+    twice = settings(folder, prompts, tmp_path / "twice.jsonl", matrix=cells, repeats=2)
+    run_bench(once)
+    run_bench(twice)
+    records = [
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("once.jsonl", "twice.jsonl")
+    ]
+    calls = [
+        {(r["id"], r["depth"], r["repeat"]): r["target_calls"] for r in found} for found in records
+    ]
+    assert calls[0].items() <= calls[1].items()
+    for (prompt, depth, _), count in calls[1].items():
+        assert count == calls[1][prompt, depth, 0]

@@ -14,7 +14,9 @@ from draftproof.checks.prompts import AUDIT_PROMPTS
 from draftproof.config import EngineSettings
 from draftproof.core import TargetOutput
 from draftproof.drafters.model import ModelDrafter
+from draftproof.drafters.recycling import RecyclingDrafter
 from draftproof.drafters.shared import SharedCacheDrafter
+from draftproof.drafters.suffix import SuffixDrafter
 from draftproof.errors import InvalidSetting
 from draftproof.models.hf import HFModel
 from draftproof.models.toy import ToyModel, random_law
@@ -221,3 +223,20 @@ def test_the_prompts_cover_what_breaks_decoders():
     assert len(set(AUDIT_PROMPTS.values())) == len(AUDIT_PROMPTS)
     assert len(AUDIT_PROMPTS["long"]) > 20 * len(AUDIT_PROMPTS["question"])
     assert all(not text.isascii() for text in map(AUDIT_PROMPTS.get, ("accents", "cjk", "emoji")))
+
+
+# Every kind of drafter ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "drafter", [SuffixDrafter(), RecyclingDrafter(V)], ids=["suffix", "recycling"]
+)
+def test_a_drafter_that_remembers_other_requests_is_audited_too(drafter):
+    result = audit(toy(drafter=drafter), **{**TOY, "samples": 8})
+    assert result.passed or failed(result) <= {"wrong rules are caught"}
+
+
+def test_the_rule_for_trees_is_audited_where_drafts_are_wide():
+    result = audit(toy(depth=3, width=2), **{**TOY, "samples": 8})
+    assert result.rules["sampled"] == "traversal"
+    assert {"rules are exact", "greedy text is plain decoding's"} - failed(result)

@@ -17,6 +17,7 @@ from draftproof.bench.peers.process import PeerProcess
 from draftproof.bench.record import Record
 from draftproof.bench.workloads import Task
 from draftproof.config import Depth
+from draftproof.drafters.base import fresh
 from draftproof.drafters.registry import Surroundings, make_drafter
 from draftproof.output import Sample
 from draftproof.sampling.params import SamplingParams
@@ -92,7 +93,9 @@ class Decoders:
         if cell.system == PLAIN:
             decode = self.plain.plain
         else:
-            decode = self._ours[cell.drafter, cell.depth, cell.width].generate
+            ours = self._ours[cell.drafter, cell.depth, cell.width]
+            # What a drafter remembers of this very prompt from an earlier cell would be its answer.
+            decode = ours.with_drafter(fresh(ours.drafter)).generate
         self._memory.reset()
         start = time.perf_counter()
         outputs = decode(prompts, params)

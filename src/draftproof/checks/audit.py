@@ -221,9 +221,9 @@ def _rules(speculator: Speculator) -> dict[str, Verifier]:
         "seeded": (SamplingParams(temperature=1.0, seed=_SEED), None),
         "sampled": (SamplingParams(temperature=1.0), speculator.verifier),
     }
-    drafter = speculator.drafter
+    drafter, width = speculator.drafter, speculator.settings.width
     return {
-        kind: choose(drafter.proposals, drafter.name, params, verifier).verifier
+        kind: choose(drafter.proposals, drafter.name, params, verifier, width).verifier
         for kind, (params, verifier) in wanted.items()
     }
 
@@ -283,7 +283,7 @@ def _with_rule(
         tokenizer=speculator.tokenizer,
         end_ids=speculator.end_ids,
         verifier=rule,
-        settings=settings if depth is None else replace(settings, depth=depth),
+        settings=settings if depth is None else replace(settings, depth=depth, width=1),
     )
 
 

@@ -53,13 +53,16 @@ def token_fit(
     """
     assert params.seed is not None
     assert params.ignore_eos
+    remembers = getattr(speculator.drafter, "remembers", False)
     mix = np.random.default_rng(params.seed)
     pairs: list[tuple[float, float]] = []
     for start in range(0, samples, _BATCH):
         progress(start, samples)
         texts = range(start, min(start + _BATCH, samples))
         # Each text has a seed of its own: equal noise would make the tokens dependent.
-        own = [replace(params, seed=params.seed + 1 + i) for i in texts]
+        # A drafter that remembers other requests is judged unseeded, or is refused a seed.
+        seeds = [None if remembers else params.seed + 1 + i for i in texts]
+        own = [replace(params, seed=seed) for seed in seeds]
         outputs = speculator.generate([prompts[i % len(prompts)] for i in texts], own)
         for output, wanted in zip(outputs, own, strict=True):
             u = _transformed(speculator, output, wanted, mix)

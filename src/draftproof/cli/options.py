@@ -130,6 +130,8 @@ def from_settings(context: typer.Context, path: Path | None, **given: Any) -> di
 
     tuned = read_tuned(path)
     named = {name for name in given if _is_from_command_line(context, name)}
+    if "depth" in named:  # another depth than the one that the shape was found for
+        named |= {"width", "nodes"}
     return {name: given[name] if name in named else getattr(tuned, name) for name in given}
 
 

@@ -119,7 +119,10 @@ def _levels(draft: Draft, step: Step) -> list[Level]:
             break
         rank = None
         if token is not None:
-            rank = [draft.tokens[child] for child in children].index(token)
+            tokens = [draft.tokens[child] for child in children]
+            if token not in tokens:  # of equal siblings another one led here
+                break
+            rank = tokens.index(token)
             node = children[rank]
         levels.append((rank, len(children)))
     return levels

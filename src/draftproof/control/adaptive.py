@@ -96,12 +96,12 @@ class AdaptiveControl:
         self._probed = False
         """A probe has told something that was not looked at yet."""
         self._branches = trees
-        self._width = 1
-        """Of the last plan."""
+        self._width, self._levels = 1, 0
+        """Of the last plan; a drafter that proposes less has taken its time all the same."""
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
         curves = self._forecast.turn_to(context_length, batch_size)
-        self._width = 1
+        self._width, self._levels = 1, 0
         due = self._drafting or self._probed or self._since_probe >= self._wait
         if max_depth == 0 or not due:
             return Plan(0)
@@ -123,7 +123,7 @@ class AdaptiveControl:
         self._forecast.observe(cost, self._width)
         # What a round took beyond the rounds of plain decoding that its tokens replace; by the
         # forecast, for the clock of a single round is no evidence.
-        seconds = self._forecast.seconds(step.depth, self._width, 1 + step.drafted)
+        seconds = self._forecast.seconds(self._levels, self._width, 1 + step.drafted)
         loss = seconds / self._forecast.seconds(0, 1, 1) - len(step.tokens)
         self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
         if step.drafted == 0:
@@ -187,7 +187,7 @@ class AdaptiveControl:
         self._wait = _FIRST_WAIT if hit else min(longest, 2 * self._wait)
 
     def _as_plan(self, choice: _Choice) -> Plan:
-        self._width = choice.width
+        self._width, self._levels = choice.width, choice.levels
         return Plan(choice.levels, choice.width, choice.nodes, self._floor(choice))
 
     def _floor(self, choice: _Choice) -> float:

@@ -54,9 +54,7 @@ class Sequence:
     def judge(self, draft: Draft, logits: torch.Tensor) -> Verdict:
         """Warp the target's logits f[N+1, V] to p and apply the sequence's rule."""
         p = self.warp.target_law(logits, self.tokens, draft.parents, draft.tokens)
-        verdict = self.pairing.verifier.verify(draft, p, len(self.tokens), self.noise)
-        self.warp.require(verdict.accepted[-1] if verdict.accepted else -1)
-        return verdict
+        return self.pairing.verifier.verify(draft, p, len(self.tokens), self.noise)
 
     def commit(self, draft: Draft, verdict: Verdict, logits: torch.Tensor) -> Step:
         """Take the verdict's tokens up to where the sequence ends; everything is cut here at once.
@@ -67,6 +65,9 @@ class Sequence:
         cut = self.stop.cut(self.tokens, self.prompt_length, tokens)
         tokens = tokens[: cut.kept]
         columns = kept_columns(verdict, cut.kept)
+        # Plain decoding would have asked for exactly these rows, and failed where one is dead.
+        for column in columns:
+            self.warp.require(column - 1)
         self.warp.settle(columns[-1] - 1)
         self.tokens.extend(tokens)
         self.finish_reason = cut.finish_reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -49,7 +49,8 @@ class Drafter(Protocol):
     """A way of proposing tokens, shared by any number of decode loops.
 
     One whose drafts may depend on what other requests were answered, in the same loop or before,
-    says so by an attribute `remembers = True`: rules are chosen accordingly.
+    says so by an attribute `remembers = True`: rules are chosen accordingly. If the memory outlives
+    a loop, its method `fresh()` gives the same drafter without it.
     """
 
     name: str
@@ -59,3 +60,12 @@ class Drafter(Protocol):
     def begin(self, target_cache: KVCache) -> Drafting:
         """Start drafting for a loop whose target keeps its state in `target_cache`."""
         ...
+
+
+DrafterT = TypeVar("DrafterT", bound=Drafter)
+
+
+def fresh(drafter: DrafterT) -> DrafterT:
+    """The drafter without what it has learnt from earlier requests; itself if it learns nothing."""
+    made: DrafterT = drafter.fresh() if hasattr(drafter, "fresh") else drafter
+    return made

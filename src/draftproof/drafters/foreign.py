@@ -171,7 +171,10 @@ class StringLevelDrafting(_ForeignDrafting):
         # Text is one line: branches could not be told apart once they are cut anew.
         drafts = self._drafts(translated, [replace(plan, width=1) for plan in plans])
         proposed = [
-            Draft.chain(self._cut_anew(context.tokens, draft.tokens)[: plan.depth], Proposal.POINT)
+            Draft.chain(
+                self._cut_anew(context.tokens, draft.tokens)[: min(plan.depth, plan.nodes)],
+                Proposal.POINT,
+            )
             for context, draft, plan in zip(contexts, drafts, plans, strict=True)
         ]
         for context, draft in zip(translated, proposed, strict=True):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from draftproof.core import Context, Draft, Plan, Step
-from draftproof.drafters.base import Drafter, Drafting
+from draftproof.drafters.base import Drafter, Drafting, fresh
 from draftproof.drafters.lookup import LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
 
@@ -27,6 +27,10 @@ class HybridDrafter:
         self.remembers = any(getattr(one, "remembers", False) for one in (lookup, other))
         self._lookup = lookup
         self._other = other
+
+    def fresh(self) -> HybridDrafter:
+        """The same pair without what either has learnt from requests."""
+        return HybridDrafter(fresh(self._lookup), fresh(self._other))
 
     def begin(self, target_cache: KVCache) -> HybridDrafting:
         return HybridDrafting(self._lookup.begin(target_cache), self._other.begin(target_cache))

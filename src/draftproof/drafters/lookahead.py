@@ -37,6 +37,7 @@ Chain = tuple[int, ...]
 class LookaheadDrafter:
     name = "lookahead"
     proposals = frozenset({Proposal.POINT})
+    remembers = True
 
     def begin(self, target_cache: KVCache) -> LookaheadDrafting:  # noqa: ARG002
         return LookaheadDrafting()

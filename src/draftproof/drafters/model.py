@@ -94,7 +94,8 @@ class ModelDrafting(Drafting):
     def _catch_up(self, row: int, tokens: Sequence[int]) -> None:
         """Hold a true prefix of `tokens`, short by the one or two ids that the next pass feeds."""
         held = self._held[row]
-        same = 0
+        known = len(held) < len(tokens) and held == tokens[: len(held)]
+        same = len(held) if known else 0
         while same < min(len(held), len(tokens) - 1) and held[same] == tokens[same]:
             same += 1
         self._drop(row, same)

@@ -152,7 +152,9 @@ class _Tree:
             self._draw_children(node, _fit(row, self.vocab_size))
         self.depth += 1
         new = sorted(range(first, len(self.tokens)), key=lambda node: -self.chances[node])
-        self.frontier = sorted(new[: self.plan.width]) if self.depth < self.plan.depth else []
+        settled = self.context.proposal in _DRAWN or self.plan.width == 1
+        ends = self.depth == self.plan.depth or (settled and len(self.tokens) >= self.plan.nodes)
+        self.frontier = [] if ends else sorted(new[: self.plan.width])
 
     def _draw_children(self, node: int, logits: torch.Tensor) -> None:
         tokens = [*self.context.tokens, *(self.tokens[step] for step in self.path(node))]

@@ -56,6 +56,13 @@ class SuffixDrafter:
         for text in corpus:
             self._corpus.add(text)
         self._finished = _SharedIndex(max_held)
+        self._max_held = max_held
+
+    def fresh(self) -> SuffixDrafter:
+        """The same drafter without the requests that it has seen; the corpus is shared."""
+        other = SuffixDrafter(name=self.name, max_held=self._max_held)
+        other._corpus = self._corpus
+        return other
 
     def begin(self, target_cache: KVCache) -> SuffixDrafting:  # noqa: ARG002
         return SuffixDrafting(self._finished, self._corpus)

@@ -121,7 +121,7 @@ class _Calibration:
                 return drafting.propose(contexts, [Plan(levels, width)] * self._rows)
 
             first = propose(self._levels[-1])[0]  # reads the text, where a drafter has to
-            if width > 1 and first.is_chain:
+            if width > 1 and first.tokens and first.is_chain:
                 break
             measured[width] = self._measure(self._levels, propose)
         for row in range(self._rows):

@@ -114,12 +114,13 @@ class Probe:
         plain = self.plain.verify_s / self.plain.target_calls
         one = plain / self.curves.verify_seconds(1, self.context_length)
         lengths = self._lengths(self.shape.depth)
-        widest = 1 + sum(length * share for length, share in lengths.items())
+        drafted = max(1e-9, 1 - lengths[0])
+        widest = 1 + sum(length * share for length, share in lengths.items()) / drafted
         # Rounds without a draft are plain passes; what is left of the time are wide ones.
         wide_curve = self._mean_verify(self.shape.depth, lambda n: float(n > 1))
         narrow = lengths[0] * plain
         spent = self.stats.verify_s / self.stats.target_calls - narrow
-        wide = spent / wide_curve if wide_curve > 0 else one
+        wide = max(spent, 0.0) / wide_curve if wide_curve > 0 else one
 
         def scale(columns: int) -> float:
             if columns == 1 or widest <= 1:

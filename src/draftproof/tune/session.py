@@ -9,6 +9,7 @@ from pathlib import Path
 from draftproof.api import Speculator
 from draftproof.bench.workloads import read_items, select
 from draftproof.config import EngineSettings, Kernels
+from draftproof.drafters.base import fresh
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.calibrate import measure_costs
 from draftproof.errors import InvalidSetting
@@ -194,7 +195,9 @@ class _Tuning:
                 self._progress(f"{what}: {labels[place]}", done, len(self._tasks) * len(systems))
                 if number == 0:  # warms caches and compiled code up
                     systems[place].generate(list(task.ids), SamplingParams(max_tokens=4))
-                output = systems[place].generate(list(task.ids), self._params(number))
+                # What a drafter remembers of this very prompt would be its answer.
+                forgetful = systems[place].with_drafter(fresh(systems[place].drafter))
+                output = forgetful.generate(list(task.ids), self._params(number))
                 texts[place] = output.token_ids
                 totals[place].add(output.stats)
             for place, text in texts.items():

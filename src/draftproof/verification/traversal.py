@@ -79,8 +79,8 @@ class _Remaining:
         if mass > 0:
             self._left[parent] = left / mass
             self._reached[parent] = mass / (mass + 1.0 - chance)
-        elif parent != ROOT:
-            # Nothing is left of the parent; at the root only rounding can have come here.
+        elif chance < 1.0:
+            # Nothing is left of the parent. Where chance is 1 only rounding can have come here.
             self._reached[parent] = 0.0
         self._children[parent] = self._children[parent][1:]
         for child in self._children[parent]:
