@@ -233,10 +233,11 @@ def test_the_prompts_cover_what_breaks_decoders():
 )
 def test_a_drafter_that_remembers_other_requests_is_audited_too(drafter):
     result = audit(toy(drafter=drafter), **{**TOY, "samples": 8})
-    assert result.passed or failed(result) <= {"wrong rules are caught"}
+    # Eight samples are too few to catch every wrong rule, and that is all that may fail.
+    assert failed(result) <= {"wrong rules are caught"}
 
 
 def test_the_rule_for_trees_is_audited_where_drafts_are_wide():
     result = audit(toy(depth=3, width=2), **{**TOY, "samples": 8})
     assert result.rules["sampled"] == "traversal"
-    assert {"rules are exact", "greedy text is plain decoding's"} - failed(result)
+    assert failed(result) <= {"wrong rules are caught"}
