@@ -13,7 +13,7 @@ from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
 from draftproof.control.costs import CostBook
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
-from draftproof.drafters.base import Drafter
+from draftproof.drafters.base import Drafter, remembers
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
@@ -121,15 +121,15 @@ class Speculator:
             tuned.target, tuned.drafter, depth=tuned.depth, width=tuned.width, nodes=tuned.nodes
         )
 
-    def with_drafter(self, drafter: Drafter) -> Speculator:
-        """The same target, rules and settings with another drafter."""
+    def with_drafter(self, drafter: Drafter, settings: EngineSettings | None = None) -> Speculator:
+        """The same target and rules with another drafter, and with other settings if given."""
         return Speculator(
             self.target,
             drafter,
             tokenizer=self.tokenizer,
             end_ids=self.end_ids,
             verifier=self.verifier,
-            settings=self.settings,
+            settings=settings or self.settings,
             costs=self.costs,
         )
 
@@ -229,9 +229,8 @@ class Speculator:
     ) -> list[decode.Sequence]:
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
-        remembers = getattr(drafter, "remembers", False)
         width = self.settings.width
-        drafts = Drafts(drafter.name, drafter.proposals, verifier, width, remembers)
+        drafts = Drafts(drafter.name, drafter.proposals, verifier, width, remembers(drafter))
         language = Language(self.tokenizer, self.num_tokens, self.end_ids)
         return make_sequences(ids, params, self.target, language, drafts, first_id)
 

@@ -83,6 +83,15 @@ class Plan:
     """Leave a path where the drafter itself finds it less likely than this."""
 
 
+def path_to(parents: Sequence[int], node: int) -> list[int]:
+    """Nodes from the anchor's child down to `node`; [] for the anchor, -1."""
+    nodes = []
+    while node >= 0:
+        nodes.append(node)
+        node = parents[node]
+    return nodes[::-1]
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A tree of proposed tokens."""
@@ -133,11 +142,7 @@ class Draft:
 
     def path(self, node: int) -> list[int]:
         """Node indices from the anchor's child down to `node`; [] for the anchor."""
-        nodes = []
-        while node >= 0:
-            nodes.append(node)
-            node = self.parents[node]
-        return nodes[::-1]
+        return path_to(self.parents, node)
 
 
 @dataclass(frozen=True, slots=True)

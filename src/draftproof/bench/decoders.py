@@ -49,13 +49,8 @@ class Decoders:
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
             for depth, width in matrix.shapes():
-                self._ours[spec, depth, width] = Speculator(
-                    plain.target,
-                    drafter,
-                    tokenizer=plain.tokenizer,
-                    end_ids=plain.end_ids,
-                    settings=replace(plain.settings, depth=depth, width=width or 1),
-                )
+                settings = replace(plain.settings, depth=depth, width=width or 1)
+                self._ours[spec, depth, width] = plain.with_drafter(drafter, settings)
         self._peers: Mapping[str, PeerProcess] = {
             spec: PeerProcess(replace(start, spec=spec)) for spec in matrix.peers
         }

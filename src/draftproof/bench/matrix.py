@@ -16,6 +16,12 @@ from draftproof.sampling.params import SamplingParams
 PLAIN, OURS = "plain", "draftproof"
 
 
+def shortened(label: str) -> str:
+    """A label that begins with a drafter, its path cut down to the name."""
+    name, _, path = label.partition(":")
+    return f"{name}:{Path(path).name}" if path else name
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One way of decoding in one setting."""
@@ -47,8 +53,7 @@ class Cell:
     @property
     def short_label(self) -> str:
         """The label with a model's path cut down to its name, for tables and plots."""
-        name, _, path = self.label.partition(":")
-        return f"{name}:{Path(path).name}" if path else name
+        return shortened(self.label)
 
     @property
     def unsupported(self) -> str | None:

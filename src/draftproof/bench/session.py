@@ -19,7 +19,7 @@ from draftproof.bench.peers.base import Start
 from draftproof.bench.record import Record
 from draftproof.bench.runner import Progress, Schedule, run
 from draftproof.bench.summary import Row, categories, summarise
-from draftproof.bench.workloads import Item, Selection, read_items, select
+from draftproof.bench.workloads import Item, Selection, read_items, select_for
 from draftproof.config import EngineSettings, Kernels
 from draftproof.errors import InvalidSetting
 from draftproof.models.load import load
@@ -180,16 +180,12 @@ def check_new_file(name: str, path: Path) -> None:
 
 
 def _select(settings: Settings, items: list[Item], plain: Speculator) -> Selection:
-    has_template = bool(getattr(plain.tokenizer, "chat_template", None))
-    limit = settings.max_prompt_tokens
-    if plain.target.max_positions is not None:
-        # Every text has to have its room, or some would be shorter.
-        limit = min(limit, plain.target.max_positions - settings.max_tokens)
-    return select(
+    return select_for(
+        plain,
         items,
         str(settings.prompts or "mixed"),
-        lambda item: plain.encode(item.prompt(has_template)),
-        limit,
+        settings.max_prompt_tokens,
+        settings.max_tokens,
         settings.per_category,
     )
 

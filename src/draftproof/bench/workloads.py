@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from draftproof.errors import InvalidPrompt, InvalidSetting
+
+if TYPE_CHECKING:
+    from draftproof.api import Speculator
 
 Messages: TypeAlias = "list[Mapping[str, Any]]"
 OWN_SETS = {"mixed": "prompts.jsonl", "code-editing": "code_editing.jsonl"}
@@ -104,6 +107,29 @@ def select(
         chosen.update(own[i * len(own) // count] for i in range(count))
     kept = tuple(task for i, task in enumerate(fitting) if i in chosen)
     return Selection(source, kept, len(tasks) - len(fitting), len(tasks))
+
+
+def select_for(
+    speculator: Speculator,
+    items: Sequence[Item],
+    source: str,
+    max_prompt_tokens: int,
+    max_tokens: int,
+    per_category: int | None,
+) -> Selection:
+    """`select` as the target reads prompts, those left out behind which a text has no room."""
+    has_template = bool(getattr(speculator.tokenizer, "chat_template", None))
+    limit = max_prompt_tokens
+    if speculator.target.max_positions is not None:
+        # Every text has to have its room, or some would be shorter.
+        limit = min(limit, speculator.target.max_positions - max_tokens)
+    return select(
+        items,
+        source,
+        lambda item: speculator.encode(item.prompt(has_template)),
+        limit,
+        per_category,
+    )
 
 
 def _item(line: str, number: int, place: str) -> Item:

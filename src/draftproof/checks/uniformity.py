@@ -24,6 +24,7 @@ import numpy as np
 from draftproof.api import Speculator
 from draftproof.checks.difference import last_logits
 from draftproof.checks.statistics import Fit, goodness_of_fit
+from draftproof.drafters.base import remembers
 from draftproof.output import Output
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
@@ -53,7 +54,7 @@ def token_fit(
     """
     assert params.seed is not None
     assert params.ignore_eos
-    remembers = getattr(speculator.drafter, "remembers", False)
+    unseeded = remembers(speculator.drafter)
     mix = np.random.default_rng(params.seed)
     pairs: list[tuple[float, float]] = []
     for start in range(0, samples, _BATCH):
@@ -61,7 +62,7 @@ def token_fit(
         texts = range(start, min(start + _BATCH, samples))
         # Each text has a seed of its own: equal noise would make the tokens dependent.
         # A drafter that remembers other requests is judged unseeded, or is refused a seed.
-        seeds = [None if remembers else params.seed + 1 + i for i in texts]
+        seeds = [None if unseeded else params.seed + 1 + i for i in texts]
         own = [replace(params, seed=seed) for seed in seeds]
         outputs = speculator.generate([prompts[i % len(prompts)] for i in texts], own)
         for output, wanted in zip(outputs, own, strict=True):

@@ -78,17 +78,12 @@ def bench(
             metavar="NAME",
         ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Prompts as JSONL, or our own: mixed (default), code-editing."),
-    ] = None,
+    prompts: options.Prompts = None,
     per_category: Annotated[
         int | None, typer.Option(help="Take so many prompts of each workload.")
     ] = None,
-    max_prompt_tokens: Annotated[
-        int, typer.Option(help="Leave out prompts that are longer.")
-    ] = 1024,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of every text.")] = 64,
+    max_prompt_tokens: options.MaxPromptTokens = 1024,
+    max_tokens: options.TextTokens = 64,
     repeats: Annotated[int, typer.Option(help="Run everything so many times.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the first prompt when sampling.")] = 0,
     records: Annotated[

@@ -52,9 +52,7 @@ def generate(
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
     min_tokens: Annotated[int, typer.Option(help="No end before this many tokens.")] = 0,
-    temperature: Annotated[
-        float, typer.Option(help="0 always takes the likeliest token; 1 samples.")
-    ] = 0.0,
+    temperature: options.Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Keep the k likeliest tokens.")] = None,
     top_p: Annotated[
         float, typer.Option(help="Keep the likeliest tokens that hold this probability.")

@@ -76,6 +76,12 @@ KernelsName = Annotated[
         metavar="NAME",
     ),
 ]
+Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token; 1 samples.")]
+Prompts = Annotated[
+    Path | None, typer.Option(help="Prompts as JSONL, or our own: mixed (default), code-editing.")
+]
+MaxPromptTokens = Annotated[int, typer.Option(help="Leave out prompts that are longer.")]
+TextTokens = Annotated[int, typer.Option(help="Tokens of every text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the result.")]
 

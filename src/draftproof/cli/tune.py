@@ -35,18 +35,11 @@ def tune(
             metavar="NAME",
         ),
     ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(help="Prompts as JSONL, or our own: mixed (default), code-editing."),
-    ] = None,
+    prompts: options.Prompts = None,
     per_category: Annotated[int, typer.Option(help="Prompts of each workload.")] = 2,
-    max_prompt_tokens: Annotated[
-        int, typer.Option(help="Leave out prompts that are longer.")
-    ] = 1024,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of every text.")] = 64,
-    temperature: Annotated[
-        float, typer.Option(help="0 always takes the likeliest token; 1 samples.")
-    ] = 0.0,
+    max_prompt_tokens: options.MaxPromptTokens = 1024,
+    max_tokens: options.TextTokens = 64,
+    temperature: options.Temperature = 0.0,
     best: Annotated[int, typer.Option(help="Verify so many of the best predictions.")] = 3,
     output: Annotated[
         Path | None, typer.Option(help="Write the best setting to this file, for --settings.")

@@ -114,7 +114,7 @@ def _levels(draft: Draft, step: Step) -> list[Level]:
     levels: list[Level] = []
     node = -1
     for token in (*step.tokens[: step.accepted], None):
-        children = [i for i, parent in enumerate(draft.parents) if parent == node]
+        children = draft.children(node)
         if not children:
             break
         rank = None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from draftproof.table_file import read_table, write_table
 from draftproof.theory.machine import CostCurves
 
 
@@ -45,11 +42,10 @@ class CostBook:
         """What the file says; nothing where there is none, or one that cannot be read."""
         if self._path is None:
             return {}
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            table = json.loads(self._path.read_text())
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
             return {
                 situation: {int(size): CostCurves.from_dict(one) for size, one in sizes.items()}
-                for situation, sizes in table.items()
+                for situation, sizes in read_table(self._path).items()
             }
         return {}
 
@@ -60,12 +56,8 @@ class CostBook:
         # Other processes may have added to it since it was read.
         everything = self._read()
         everything[situation] = everything.get(situation, {}) | known
-        table: dict[str, Any] = {
+        table = {
             name: {size: curves.as_dict() for size, curves in sizes.items()}
             for name, sizes in everything.items()
         }
-        with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(table, file, indent=1)
-            os.replace(file.name, self._path)
+        write_table(self._path, table)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
 import torch
@@ -69,3 +70,17 @@ def fresh(drafter: DrafterT) -> DrafterT:
     """The drafter without what it has learnt from earlier requests; itself if it learns nothing."""
     made: DrafterT = drafter.fresh() if hasattr(drafter, "fresh") else drafter
     return made
+
+
+def remembers(drafter: Drafter) -> bool:
+    """Whether its drafts may depend on what other requests were answered."""
+    return bool(getattr(drafter, "remembers", False))
+
+
+def num_shared(held: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many ids two texts begin with in common; quick where one only goes on."""
+    size = len(held)
+    if held == tokens[:size]:
+        return size
+    pairs = zip(held, tokens, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

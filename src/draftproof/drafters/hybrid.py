@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from draftproof.core import Context, Draft, Plan, Step
-from draftproof.drafters.base import Drafter, Drafting, fresh
+from draftproof.drafters.base import Drafter, Drafting, fresh, remembers
 from draftproof.drafters.lookup import LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
 
@@ -24,7 +24,7 @@ class HybridDrafter:
     def __init__(self, lookup: LookupDrafter, other: Drafter) -> None:
         self.name = f"hybrid:{lookup.name},{other.name}"
         self.proposals = other.proposals
-        self.remembers = any(getattr(one, "remembers", False) for one in (lookup, other))
+        self.remembers = remembers(lookup) or remembers(other)
         self._lookup = lookup
         self._other = other
 

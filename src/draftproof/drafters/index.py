@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.core import Context
+from draftproof.drafters.base import num_shared
 
 Places = npt.NDArray[np.intp]
 """Ascending positions in the index's own numbering."""
@@ -210,12 +211,9 @@ class RowTexts:
             self._rows[context.row] = (index, [])
         index, held = self._rows[context.row]
         tokens = context.tokens
-        same = len(held)
-        if held != tokens[:same]:
-            pairs = zip(held, tokens, strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            index.retract(len(held) - same)
-            del held[same:]
+        same = num_shared(held, tokens)
+        index.retract(len(held) - same)
+        del held[same:]
         index.extend(tokens[same:])
         held.extend(tokens[same:])
         return index

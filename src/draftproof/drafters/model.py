@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from draftproof.core import Context, Draft, Plan, Proposal, Step
-from draftproof.drafters.base import Drafting
+from draftproof.drafters.base import Drafting, num_shared
 from draftproof.drafters.rollout import RolledOut, roll_out
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
@@ -93,11 +93,7 @@ class ModelDrafting(Drafting):
 
     def _catch_up(self, row: int, tokens: Sequence[int]) -> None:
         """Hold a true prefix of `tokens`, short by the one or two ids that the next pass feeds."""
-        held = self._held[row]
-        known = len(held) < len(tokens) and held == tokens[: len(held)]
-        same = len(held) if known else 0
-        while same < min(len(held), len(tokens) - 1) and held[same] == tokens[same]:
-            same += 1
+        same = min(num_shared(self._held[row], tokens), len(tokens) - 1)
         self._drop(row, same)
         behind = len(tokens) - 2 - same
         if behind > 0:

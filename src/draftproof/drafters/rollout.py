@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 
 from draftproof.config import MAX_NODES
-from draftproof.core import Context, Draft, Plan, Proposal, Purpose, TreeBatch
+from draftproof.core import Context, Draft, Plan, Proposal, Purpose, TreeBatch, path_to
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
@@ -101,7 +101,7 @@ class _Fed:
         for b, tree in enumerate(trees):
             for i, node in enumerate(tree.frontier):
                 tokens[b, i] = tree.tokens[node]
-                path = tree.path(node)
+                path = path_to(tree.parents, node)
                 positions[b, i] = lengths[b] + len(path) - 1
                 tree.columns[node] = self.width + i
                 mask[b, i, [tree.columns[step] for step in path]] = True
@@ -133,14 +133,6 @@ class _Tree:
     def __post_init__(self) -> None:
         self.frontier = [-1] if self.plan.depth > 0 and self.plan.nodes > 0 else []
 
-    def path(self, node: int) -> list[int]:
-        """Nodes from the anchor's child down to `node`."""
-        nodes = []
-        while node >= 0:
-            nodes.append(node)
-            node = self.parents[node]
-        return nodes[::-1]
-
     def grow(self, logits: torch.Tensor) -> None:
         """Give the frontier children, by logits f[W, V] behind each of its nodes.
 
@@ -157,7 +149,10 @@ class _Tree:
         self.frontier = [] if ends else sorted(new[: self.plan.width])
 
     def _draw_children(self, node: int, logits: torch.Tensor) -> None:
-        tokens = [*self.context.tokens, *(self.tokens[step] for step in self.path(node))]
+        tokens = [
+            *self.context.tokens,
+            *(self.tokens[step] for step in path_to(self.parents, node)),
+        ]
         chance = self.chances[node] if node >= 0 else 1.0
         if self.context.proposal is Proposal.POINT:
             self._take_likeliest(node, chance, self.context.warp, logits, tokens)

@@ -27,8 +27,7 @@ MAX_MATCH = 32
 MAX_HELD = 1 << 18
 """Tokens of finished requests that a drafter keeps, a few MB."""
 _FACTOR = 3.0
-_OFFSET = 0.0
-"""A match of m tokens vouches for a draft _FACTOR * m + _OFFSET deep."""
+"""A match of m tokens vouches for a draft _FACTOR * m deep."""
 _MIN_PROBABILITY = 0.1
 """Paths that are less likely by the counts are not drafted; the paper's own setting."""
 
@@ -131,6 +130,6 @@ def _speculate(index: SuffixIndex, tokens: Sequence[int], plan: Plan) -> Guess:
         for follower in index.followers(places, most):
             yield follower.token, follower.share * again, (length + 1, follower.places)
 
-    depth = min(plan.depth, int(_FACTOR * match.length + _OFFSET))
+    depth = min(plan.depth, int(_FACTOR * match.length))
     floor = max(plan.floor, _MIN_PROBABILITY)
     return grow((match.length, match.places), successors, replace(plan, depth=depth, floor=floor))

@@ -7,13 +7,9 @@ is asked for.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 
@@ -21,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from draftproof.kernels.modules import MAX_ROWS, FewRowLinear, is_available
+from draftproof.table_file import read_table, write_table
 
 MEASURED_ROWS = (1, 2, 4, 8, MAX_ROWS)
 """A number of rows between two of these is treated like the larger one."""
@@ -42,13 +39,13 @@ def choose(layers: Iterable[FewRowLinear], path: Path) -> int:
     for layer in layers:
         by_shape.setdefault(f"{layer.out_features}x{layer.in_features}", []).append(layer)
     machine = _machine()
-    table = _read(path)
+    table = read_table(path)
     known = table.setdefault(machine, {})
     new = [shape for shape in by_shape if shape not in known]
     for shape in new:
         known[shape] = {str(rows): _measure(by_shape[shape], rows) for rows in MEASURED_ROWS}
     if new:
-        _write(path, table)
+        write_table(path, table)
     count = 0
     for shape, same in by_shape.items():
         slower = [int(rows) for rows, (ours, theirs) in known[shape].items() if theirs < ours]
@@ -93,21 +90,3 @@ def _machine() -> str:
     threads = torch.get_num_threads()
     cpu = binding.get_host_cpu_name()
     return f"{cpu}, {threads} threads, torch {torch.__version__}, numba {numba.__version__}"
-
-
-def _read(path: Path) -> dict[str, dict[str, dict[str, Timing]]]:
-    """The file's table; an empty one where there is none, or one that cannot be read."""
-    with suppress(OSError, ValueError):
-        table = json.loads(path.read_text())
-        if isinstance(table, dict) and all(isinstance(part, dict) for part in table.values()):
-            return table
-    return {}
-
-
-def _write(path: Path, table: object) -> None:
-    """Put the table in place whole; a cache that cannot be written is done without."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(table, file, indent=1)
-        os.replace(file.name, path)

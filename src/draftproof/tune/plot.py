@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftproof.tune.report import short_label
+from draftproof.bench.matrix import shortened
 from draftproof.tune.session import Result
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _speedups(axes: Axes, result: Result) -> None:
         depths = [one.shape.depth for one in own]
         axes.plot(depths, [one.speedup for one in own], marker=".", label=Path(drafter).name)
     for tree in (one for one in result.forecasts if one.shape.width > 1):
-        axes.plot([tree.shape.depth], [tree.speedup], "^", label=short_label(tree.shape))
+        axes.plot([tree.shape.depth], [tree.speedup], "^", label=shortened(tree.shape.label))
     for one in result.verified:
         axes.plot([one.forecast.shape.depth], [one.speedup], "kx", markersize=9)
     axes.axhline(1.0, color=_LINE, linewidth=1)

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from draftproof.tune.predict import Forecast, Shape
+from draftproof.bench.matrix import shortened
+from draftproof.bench.report import WIDTH
+from draftproof.tune.predict import Forecast
 from draftproof.tune.session import Result
-
-_WIDTH = 100
 
 
 def show(result: Result, console: Console) -> None:
     """Print the ranking; on a stream that has no width of its own it takes 100 columns."""
     if not console.is_terminal:
-        console.width = _WIDTH
+        console.width = WIDTH
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="verified, fastest first")
     for title in ("setting", "measured", "predicted", "equal texts"):
         table.add_column(title, justify="left" if title == "setting" else "right")
     table.add_column("why", overflow="fold")
     for one in result.verified:
         table.add_row(
-            short_label(one.forecast.shape),
+            shortened(one.forecast.shape.label),
             f"{one.speedup:.2f}x",
             f"{one.forecast.speedup:.2f}x",
             f"{one.identical} of {one.total}",
@@ -38,7 +37,7 @@ def show(result: Result, console: Console) -> None:
         table.add_column(title, justify="left" if title == "setting" else "right")
     table.add_column("why", overflow="fold")
     for forecast in best_of_each(result):
-        table.add_row(short_label(forecast.shape), f"{forecast.speedup:.2f}x", forecast.reason)
+        table.add_row(shortened(forecast.shape.label), f"{forecast.speedup:.2f}x", forecast.reason)
     console.print(table)
     best = result.best
     setting = "plain decoding" if best.drafter == "none" else f"{best.drafter}, depth {best.depth}"
@@ -73,9 +72,3 @@ def _forecast_as_dict(forecast: Forecast) -> dict[str, Any]:
     fields = asdict(forecast)
     shape: dict[str, Any] = fields.pop("shape")
     return shape | fields | {"predicted_speedup": forecast.speedup, "reason": forecast.reason}
-
-
-def short_label(shape: Shape) -> str:
-    """The label with a model's path cut down to its name."""
-    name, _, path = shape.label.partition(":")
-    return f"{name}:{Path(path).name}" if path else name

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from draftproof.api import Speculator
-from draftproof.bench.workloads import read_items, select
+from draftproof.bench.workloads import read_items, select_for
 from draftproof.config import EngineSettings, Kernels
 from draftproof.drafters.base import fresh
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
@@ -109,13 +109,12 @@ class _Tuning:
             "none",
             settings=EngineSettings(depth=0, kernels=settings.kernels),
         )
-        has_template = bool(getattr(loaded.tokenizer, "chat_template", None))
-        room = self._plain.target.max_positions
-        self._tasks = select(
+        self._tasks = select_for(
+            self._plain,
             items,
             str(settings.prompts or "mixed"),
-            lambda item: self._plain.encode(item.prompt(has_template)),
-            min(settings.max_prompt_tokens, (room or 1 << 62) - settings.max_tokens),
+            settings.max_prompt_tokens,
+            settings.max_tokens,
             settings.per_category,
         ).tasks
         around = Surroundings(
@@ -214,15 +213,10 @@ class _Tuning:
         )
 
     def _speculator(self, shape: Shape) -> Speculator:
-        plain = self._plain
-        settings = replace(plain.settings, depth=shape.depth, width=shape.width, nodes=shape.nodes)
-        return Speculator(
-            plain.target,
-            self._drafters[shape.drafter],
-            tokenizer=plain.tokenizer,
-            end_ids=plain.end_ids,
-            settings=settings,
+        settings = replace(
+            self._plain.settings, depth=shape.depth, width=shape.width, nodes=shape.nodes
         )
+        return self._plain.with_drafter(self._drafters[shape.drafter], settings)
 
     def _choose(self, verified: Sequence[Verified]) -> Tuned:
         best = verified[0]
