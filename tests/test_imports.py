@@ -40,7 +40,9 @@ ALLOWED |= {
     "checks": BELOW_API | {"api"},
     "bench": BASE | {"sampling", "models", "drafters", "output", "api", "checks"},
     "tune": BELOW_API | {"api", "bench"},
-    "cli": BELOW_API | {"api", "checks", "bench", "tune", ""},
+    "service": BELOW_API | {"api"},
+    "server": BELOW_API | {"api", "service", ""},
+    "cli": BELOW_API | {"api", "checks", "bench", "tune", "service", "server", ""},
     "": {"api", "custom_generate", *BELOW_API},
 }
 

@@ -63,5 +63,50 @@ class EngineSettings:
             raise InvalidSetting(f"kernels is {self.kernels!r}; give 'exact' or 'fastest'")
 
 
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What one request wishes of drafting; the distribution of its text is the same in any case."""
+
+    enabled: bool = True
+    """False decodes plainly."""
+    drafter: str | None = None
+    """One of the drafters that the service has; None for its default."""
+    depth: Depth | None = None
+    """None for the service's own."""
+
+    def __post_init__(self) -> None:
+        if self.depth not in (None, "auto") and not _is_count(self.depth, 0, MAX_DEPTH):
+            raise InvalidSetting(
+                f"depth is {self.depth!r}; give 'auto', or 0 (plain decoding) to {MAX_DEPTH}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Limits of a service that decodes the requests of many users in one batch."""
+
+    max_waiting: int = 256
+    """Requests that wait for room; one more is refused."""
+    max_length: int | None = None
+    """Most tokens of a prompt with its answer; None for what model and cache allow."""
+    max_samples: int = 16
+    """Most samples of one request, `n`."""
+    prefill_tokens: int = 128
+    """Prompt tokens read between two rounds of the others."""
+    max_skips: int = 8
+    """How many later requests may start before the first in the queue, which waits for memory."""
+    keep_prefixes: bool = True
+    """Keep prompts' keys and values while nobody needs the room, for requests that begin alike."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_waiting", "max_samples", "prefill_tokens"):
+            if not _is_count(getattr(self, name), 1, 1 << 30):
+                raise InvalidSetting(f"{name} is {getattr(self, name)!r}; give at least 1")
+        if not _is_count(self.max_skips, 0, 1 << 30):
+            raise InvalidSetting(f"max_skips is {self.max_skips!r}; give 0 or more")
+        if self.max_length is not None and not _is_count(self.max_length, 2, 1 << 30):
+            raise InvalidSetting(f"max_length is {self.max_length!r}; give 2 or more, or None")
+
+
 def _is_count(value: object, smallest: int, largest: int) -> bool:
     return isinstance(value, int) and smallest <= value <= largest

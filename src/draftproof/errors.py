@@ -10,6 +10,11 @@ DraftproofError
 ├── ModelNotFound         a name or path leads to no model
 ├── DownloadFailed        a download broke or its checksum is wrong; nothing was kept
 ├── LimitExceeded         a request would need more memory or depth than allowed
+├── Overloaded            a service takes no more requests now; it may later
+├── RequestEnded          a request of a service was ended before its text was complete
+│   ├── Cancelled             by whoever made it
+│   ├── DeadlineExceeded      by its own time limit
+│   └── RequestFailed         by a fault inside; other requests go on
 ├── PeerFailed            a decoder that the bench compares with died or cannot be compared
 └── MissingExtra          an optional package is not installed
 
@@ -57,6 +62,30 @@ class DownloadFailed(DraftproofError):
 
 class LimitExceeded(DraftproofError):
     """A request would need more memory or depth than is allowed."""
+
+
+class Overloaded(DraftproofError):
+    """A service takes no more requests now; `retry_after_s` says when to try again."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RequestEnded(DraftproofError):
+    """A request of a service was ended before its text was complete."""
+
+
+class Cancelled(RequestEnded):
+    """Whoever made the request cancelled it."""
+
+
+class DeadlineExceeded(RequestEnded):
+    """The request's time limit passed."""
+
+
+class RequestFailed(RequestEnded):
+    """A fault ended this request; the others go on."""
 
 
 class PeerFailed(DraftproofError):

@@ -26,8 +26,9 @@ from draftproof.theory.trees import Node, best_nodes
 MAX_AUTO_DEPTH = 32
 _MAX_TREE_LEVELS = 8
 _TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-_OPENING = 1.0
-"""What trying may cost in the beginning, in rounds of plain decoding."""
+_OPENING = 1.4
+"""What trying may cost in the beginning, in rounds of plain decoding, where every draft is expected
+to be accepted; less is staked on a drafter of which less is expected."""
 _STAKE = 0.5
 """Share of the account that a draft may cost: one that misses leaves enough for another."""
 _EARNED = 0.01
@@ -87,7 +88,7 @@ class AdaptiveControl:
         self._forecast = Forecast(costs)
         self._acceptance = AcceptanceEstimate(prior)
         self._nodes = nodes
-        self._balance = _OPENING
+        self._balance = _OPENING * prior
         self._drafting = True
         self._stay = 0
         """Rounds since it went over to drafting, or to plain."""
