@@ -154,7 +154,10 @@ def committed(cache: KVCache, row: int) -> list[tuple[torch.Tensor, torch.Tensor
     """Copies of the committed keys and values of `row`, f[heads, length, head_dim] a layer."""
     length = cache.lengths[row]
     return [
-        (cache._keys[layer][row, :, :length].clone(), cache._values[layer][row, :, :length].clone())
+        tuple(
+            cache._row(stores, layer, row)[:, :length].clone()
+            for stores in (cache._keys, cache._values)
+        )
         for layer in sorted(cache._keys)
     ]
 

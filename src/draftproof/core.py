@@ -81,6 +81,9 @@ class Plan:
     """Nodes of the whole draft."""
     floor: float = 0.0
     """Leave a path where the drafter itself finds it less likely than this."""
+    min_confidence: float = 0.0
+    """Go on behind a token only if a model that drafts was at least so sure at its place, as
+    `Draft.confidences` says; look-ups have no such number."""
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:
@@ -103,9 +106,13 @@ class Draft:
     q: torch.Tensor | None
     """f[N, V], the law each token was drawn from; present exactly for SAMPLED and DISTINCT."""
     proposal: Proposal
+    confidences: tuple[float, ...] | None = None
+    """f[N], the probability of the token that the drafter found likeliest at each node's place;
+    it is known before the node is drawn. None where a drafter has no law."""
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents)
+        assert self.confidences is None or len(self.confidences) == len(self.tokens)
         assert all(-1 <= parent < i for i, parent in enumerate(self.parents))
         needs_q = self.proposal in (Proposal.SAMPLED, Proposal.DISTINCT) and bool(self.tokens)
         assert (self.q is not None) == needs_q, "q is present exactly for drawn tokens"
@@ -159,6 +166,8 @@ class TreeBatch:
     earlier: torch.Tensor
     """i64[B, E]; positions of the columns that passes before this one have left behind the
     committed tokens; E is 0 where a draft is fed in one pass."""
+    counts: tuple[int, ...]
+    """How many columns of each row are no padding; 0 for a row that sits this pass out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ class TargetOutput:
     """What one forward pass says."""
 
     logits: torch.Tensor
-    """f[B, W, V]; row 0 follows the anchor, row i+1 follows node i."""
+    """f[B, W, V]; row 0 follows the anchor, row i+1 follows node i; undefined for padding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 import pytest
@@ -165,10 +166,11 @@ def test_number_of_threads_changes_no_bit(name: str) -> None:
             made.prefill(long, cache, 0, 300)
             made.prefill(prompt(9, seed=4), cache, 1, 300)
             for row in range(2):  # prefill is torch's, and may differ
-                for store in (*cache._keys.values(), *cache._values.values()):
+                for stores, layer in product((cache._keys, cache._values), range(2)):
                     generator = torch.Generator().manual_seed(row)
                     with torch.inference_mode():
-                        store[row].copy_(torch.randn(store[row].shape, generator=generator))
+                        held = cache._row(stores, layer, row)
+                        held.copy_(torch.randn(held.shape, generator=generator))
             found.append(made.forward(batch, cache).logits)
     finally:
         torch.set_num_threads(before)
@@ -363,4 +365,5 @@ def level_of(tree: Draft, nodes: list[int], earlier: list[int], starts: list[int
         torch.tensor([[start + depths[node] for node in nodes] for start in starts]),
         torch.tensor([mask for _ in starts]),
         torch.tensor([[start + depths[node] for node in earlier] for start in starts]).long(),
+        (len(nodes),) * len(starts),
     )

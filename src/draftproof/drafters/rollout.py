@@ -10,7 +10,7 @@ tree of width 1. Keys and values of drafted nodes stay behind the text, unkept:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.nn.functional import pad
@@ -21,7 +21,6 @@ from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
 from draftproof.sampling.draw import argmax
-from draftproof.sampling.warp import Warp
 
 _DRAWN = (Proposal.SAMPLED, Proposal.DISTINCT)
 """Proposals whose nodes were left to chance: once drawn they have to be submitted."""
@@ -77,6 +76,7 @@ def _read_texts(model: TargetModel, cache: KVCache, trees: Sequence[_Tree]) -> t
     positions = [cache.lengths[b] if feed else 0 for b, feed in enumerate(feeds)]
     chains = [Draft.chain(feed[1:], Proposal.POINT) for feed in fed]
     batch = pack([feed[0] for feed in fed], chains, positions, model.device)
+    batch = replace(batch, counts=tuple(len(feed) for feed in feeds))
     logits = model.forward(batch, cache, [len(feed) - 1 for feed in fed]).logits
     for b, feed in enumerate(feeds):
         cache.keep(b, range(len(feed)))
@@ -110,7 +110,8 @@ class _Fed:
             self._positions[b] += row
         self.width += width
         parts = (tokens, positions, mask, earlier)
-        return TreeBatch(*(part.to(self._device) for part in parts))
+        counts = tuple(len(tree.frontier) for tree in trees)
+        return TreeBatch(*(part.to(self._device) for part in parts), counts)
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ class _Tree:
     parents: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
     """Of the path down to each node, as far as the drafter knows."""
+    confidences: list[float] = field(default_factory=list)
     laws: list[torch.Tensor] = field(default_factory=list)
     columns: list[int | None] = field(default_factory=list)
     frontier: list[int] = field(default_factory=list)
@@ -137,16 +139,21 @@ class _Tree:
         """Give the frontier children, by logits f[W, V] behind each of its nodes.
 
         Whether a node gets children is decided by what was drawn before them. Of the new nodes
-        the likeliest go on.
+        the likeliest go on, where the drafter was sure enough.
         """
         first = len(self.tokens)
         for node, row in zip(self.frontier, logits, strict=False):
             self._draw_children(node, _fit(row, self.vocab_size))
         self.depth += 1
-        new = sorted(range(first, len(self.tokens)), key=lambda node: -self.chances[node])
+        sure = [
+            node
+            for node in range(first, len(self.tokens))
+            if self.confidences[node] >= self.plan.min_confidence
+        ]
+        likeliest = sorted(sure, key=lambda node: -self.chances[node])
         settled = self.context.proposal in _DRAWN or self.plan.width == 1
         ends = self.depth == self.plan.depth or (settled and len(self.tokens) >= self.plan.nodes)
-        self.frontier = [] if ends else sorted(new[: self.plan.width])
+        self.frontier = [] if ends else sorted(likeliest[: self.plan.width])
 
     def _draw_children(self, node: int, logits: torch.Tensor) -> None:
         tokens = [
@@ -154,29 +161,27 @@ class _Tree:
             *(self.tokens[step] for step in path_to(self.parents, node)),
         ]
         chance = self.chances[node] if node >= 0 else 1.0
-        if self.context.proposal is Proposal.POINT:
-            self._take_likeliest(node, chance, self.context.warp, logits, tokens)
-            return
-        q = self.context.warp.draft_law(logits, tokens)
+        warp, proposal = self.context.warp, self.context.proposal
+        law = warp.belief if proposal is Proposal.POINT else warp.draft_law
+        q = law(logits, tokens)
         best = float(q.max())
         if not best > 0 or chance * best < self.plan.floor:
             return
-        if self.context.proposal is Proposal.COUPLED:
+        first = len(self.tokens)
+        if proposal is Proposal.POINT:
+            self._take_likeliest(node, chance, q)
+        elif proposal is Proposal.COUPLED:
             self._race(node, chance, q, len(tokens))
         else:
             self._draw(node, chance, q)
+        self.confidences += [best] * (len(self.tokens) - first)
 
-    def _take_likeliest(
-        self, node: int, chance: float, warp: Warp, logits: torch.Tensor, tokens: Sequence[int]
-    ) -> None:
-        if self.plan.width == 1 and self.plan.floor == 0:
-            q = warp.draft_law(logits, tokens)
-            if float(q.max()) > 0:
-                self._add(node, int(argmax(q[None])[0]), chance, None)
-            return
-        q = warp.belief(logits, tokens)
-        best = torch.topk(q, min(self.plan.width, len(q)))
-        for token, share in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+    def _take_likeliest(self, node: int, chance: float, q: torch.Tensor) -> None:
+        width = min(self.plan.width, len(q))
+        # For one token topk takes three times as long.
+        best = argmax(q[None]) if width == 1 else torch.topk(q, width).indices
+        for token in best.tolist():
+            share = float(q[token])
             if share > 0 and chance * share >= self.plan.floor:
                 self._add(node, token, chance * share, None)
 
@@ -229,6 +234,7 @@ class _Tree:
             tuple(place[self.parents[node]] for node in kept),
             torch.stack(self.laws) if self.laws else None,
             proposal,
+            tuple(self.confidences[node] for node in kept),
         )
         return RolledOut(draft, tuple(self.columns[node] for node in kept))
 

@@ -106,7 +106,7 @@ def _attend_rows(
     """
     kv, c = place
     first, size = c * CHUNK, keys.shape[1]
-    group = q.shape[1] // size // s.keys.shape[2]
+    group = s.q.shape[1] // s.k.shape[1]
     queries, scores = s.queries[w, : len(members) * group], s.scores[w, : len(members) * group]
     for i in range(len(members)):
         for h in range(group):
@@ -131,7 +131,7 @@ def _weigh_values(
 ) -> None:
     """The values f32[n, D] that the members' scores weigh; queries of one length share a pass."""
     kv, c = place
-    group = s.queries.shape[1] * len(text.starts) // len(text.lengths)
+    group = s.q.shape[1] // s.k.shape[1]
     # The scores are done, so their queries' place takes the results.
     results, scores = s.queries[w], s.scores[w]
     queries = len(members) * group
@@ -155,14 +155,14 @@ def _weigh_values(
 def attend(q: Any, keys: Any, values: Any, text: Any, s: Any, place: Any, w: int) -> None:
     """One chunk for all columns of a row and all query heads of a key head: place = (b, kv, chunk).
 
-    q f32[R, heads * D]; keys, values f32[S, D] of that cache row and key head. The state `s` gives
+    q f32[R, heads * D]; keys, values f32[n, D] of that cache row and key head. The state `s` gives
     scratch to worker w and takes the chunk's peaks, totals and sums.
     """
     b, kv, c = place
-    width, start, first = len(text.lengths) // len(text.starts), text.starts[b], c * CHUNK
-    members = np.empty(width, np.int64)
+    start, first = text.starts[b], c * CHUNK
+    members = np.empty(text.firsts[b + 1] - text.firsts[b], np.int64)
     num, last = 0, first
-    for r in range(b * width, (b + 1) * width):
+    for r in range(text.firsts[b], text.firsts[b + 1]):
         end = min(first + CHUNK, text.lengths[r])
         if first >= end:
             continue

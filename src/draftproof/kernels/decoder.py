@@ -74,18 +74,25 @@ def _rotate(x: Any, heads: int, cos: Any, sin: Any, norm: Any, eps: float) -> No
 
 
 @compiled()
-def _store(k: Any, v: Any, keys: Any, values: Any, text: Any) -> None:
-    """Put k, v f32[R, kv_heads * D] behind what each cache row holds."""
-    kv_heads, size = keys.shape[1], keys.shape[3]
-    width = k.shape[0] // len(text.starts)
-    earlier = text.columns.shape[1] - width
-    for r in range(k.shape[0]):
-        row = text.first_row + r // width
-        slot = text.starts[r // width] + earlier + r % width
+def _head(stored: Any, text: Any, b: int, kv: int, kv_heads: int, size: int) -> Any:
+    """f32[n, D]: what cache row b stores of one key head; stored f32[T * kv_heads * D]."""
+    offset, num = text.places[b, 0], text.places[b, 1]
+    first = (offset * kv_heads + kv * num) * size
+    return stored[first : first + num * size].reshape(num, size)
+
+
+@compiled()
+def _store(new: Any, stored: Any, text: Any, size: int) -> None:
+    """Put new f32[R, kv_heads * D] behind what each cache row holds."""
+    kv_heads = new.shape[1] // size
+    for b in range(len(text.starts)):
         for h in range(kv_heads):
-            for d in range(size):
-                keys[row, h, slot, d] = k[r, h * size + d]
-                values[row, h, slot, d] = v[r, h * size + d]
+            head = _head(stored, text, b, h, kv_heads, size)
+            slot = text.starts[b] + text.earlier
+            for r in range(text.firsts[b], text.firsts[b + 1]):
+                for d in range(size):
+                    head[slot, d] = new[r, h * size + d]
+                slot += 1
 
 
 @compiled()
@@ -126,10 +133,11 @@ def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> 
     """Compute one item; the phases before it have ended."""
     phase, linear = item[0], item[1]
     if phase == ATTENTION:
-        kv_heads = s.keys.shape[2]
+        size = s.cos.shape[1]
+        kv_heads = s.k.shape[1] // size
         b, kv = item[1] // kv_heads, item[1] % kv_heads
-        row = text.first_row + b
-        keys, values = s.keys[layer, row, kv], s.values[layer, row, kv]
+        keys = _head(s.keys[layer], text, b, kv, kv_heads, size)
+        values = _head(s.values[layer], text, b, kv, kv_heads, size)
         attend(s.q, keys, values, text, s, (b, kv, item[2]), worker)
         return
     # One call for all layers, since each would be compiled anew.
@@ -156,7 +164,8 @@ def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
         k_norm = vector(at[24], size, weights.norm)
         _rotate(s.q, s.q.shape[1] // size, s.cos, s.sin, q_norm, weights.eps)
         _rotate(s.k, s.k.shape[1] // size, s.cos, s.sin, k_norm, weights.eps)
-        _store(s.k, s.v, s.keys[layer], s.values[layer], text)
+        _store(s.k, s.keys[layer], text, size)
+        _store(s.v, s.values[layer], text, size)
     elif phase == ATTENTION:
         combine(text.lengths, s, s.mixed)
     elif phase != GATE:
@@ -180,9 +189,11 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
     """Address and size of the weights that an item reads first."""
     phase, linear = item[0], item[1]
     if phase == ATTENTION:
-        kv_heads = s.keys.shape[2]
-        keys = s.keys[layer, text.first_row + item[1] // kv_heads, item[1] % kv_heads]
-        chunk_bytes = CHUNK * keys.shape[1] * 4
+        size = s.cos.shape[1]
+        kv_heads = s.k.shape[1] // size
+        b, kv = item[1] // kv_heads, item[1] % kv_heads
+        keys = _head(s.keys[layer], text, b, kv, kv_heads, size)
+        chunk_bytes = CHUNK * size * 4
         return keys.ctypes.data + item[2] * chunk_bytes, chunk_bytes
     address = weights.head[0] if linear == HEAD else weights.places[layer, linear]
     row_bytes = weights.shapes[linear, 1] * weights.like.itemsize
@@ -190,13 +201,13 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
 
 
 @compiled()
-def work(block: Any, like: Any, first_row: int, eps: float, team: Any, worker: int) -> None:
+def work(block: Any, like: Any, earlier: int, eps: float, team: Any, worker: int) -> None:
     """Take items until none is left; each thread of a team calls this with the same arrays.
 
     One pass from the embedded rows to the logits of the rows asked for; `block` is what
     `state.unpack` reads, `team` i64[TEAM_SIZE] of zeros.
     """
-    weights, text, s, (items, ends, heads) = unpack(block, like, first_row, eps)
+    weights, text, s, (items, ends, heads) = unpack(block, like, earlier, eps)
     layers, per_layer = len(weights.places), len(items)
     total = layers * per_layer + len(heads)
     ticket: int = count(team, TAKEN)
@@ -215,17 +226,17 @@ def work(block: Any, like: Any, first_row: int, eps: float, team: Any, worker: i
 
 
 @compiled()
-def begin(block: Any, like: Any, first_row: int, eps: float) -> None:
+def begin(block: Any, like: Any, earlier: int, eps: float) -> None:
     """The norm before the first layer; before any thread works."""
-    weights, _, s, _ = unpack(block, like, first_row, eps)
+    weights, _, s, _ = unpack(block, like, earlier, eps)
     norm = vector(weights.places[0, 21], s.x.shape[1], weights.norm)
     for r in range(len(s.x)):
         _norm(s.x[r], norm, eps, s.h[r])
 
 
 @compiled(parallel=True)
-def run(block: Any, like: Any, first_row: int, eps: float, team: Any, workers: int) -> None:
+def run(block: Any, like: Any, earlier: int, eps: float, team: Any, workers: int) -> None:
     """`work` by a team of threads: OpenMP's own, which torch's calls leave waiting for more."""
     for worker in prange(workers):
         # The index is unsigned inside the loop, and all of this would be compiled for both.
-        work(block, like, first_row, eps, team, np.int64(worker))
+        work(block, like, earlier, eps, team, np.int64(worker))

@@ -67,7 +67,7 @@ class State(NamedTuple):
     gathered: Any
     """f32[workers, 2, CHUNK, D]"""
     keys: Any
-    """f32[L, rows, kv_heads, S, D]: the cache; values likewise."""
+    """f32[L, T * kv_heads * D]: the cache; values likewise."""
     values: Any
     cos: Any
     """f32[R, D]; sin likewise."""
@@ -79,12 +79,17 @@ class State(NamedTuple):
 
 
 class Text(NamedTuple):
-    """What the rows of a pass see. Row r = b * W + w is column E + w of cache row first_row + b,
-    behind the E columns of earlier passes."""
+    """What the rows of a pass see. Those of cache row b are firsts[b] .. firsts[b + 1] - 1; they
+    are its columns E, E + 1, ... behind the E columns of earlier passes."""
 
-    first_row: int
+    earlier: int
+    """E"""
+    firsts: Any
+    """i64[B + 1]"""
     starts: Any
     """i64[B]: committed tokens of each cache row."""
+    places: Any
+    """i64[B, 2]: offset and size of its region, which is f32[kv_heads, size, D], in tokens."""
     columns: Any
     """i64[R, E + W]: the columns behind the committed tokens that a row sees, in order, first."""
     lengths: Any
@@ -105,13 +110,13 @@ class Work(NamedTuple):
 
 
 def table(arrays: Iterable[Any]) -> Any:
-    """Address and shape of each array, i64[N, 6]; the arrays have to outlive it."""
+    """Address and shape of each array, i64[N, 5]; the arrays have to outlive it."""
     rows = []
     for array in arrays:
         assert array.flags.c_contiguous, "addresses and shapes tell nothing of strides"
         assert array.dtype in _TYPES, array.dtype
         place = array.__array_interface__["data"][0]
-        rows.append((place, *array.shape, *(0,) * (5 - array.ndim)))
+        rows.append((place, *array.shape, *(0,) * (4 - array.ndim)))
     return np.array(rows, np.int64)
 
 
@@ -137,16 +142,8 @@ def _four(block: Any, row: int, like: Any) -> Any:
 
 
 @compiled()
-def _five(block: Any, row: int, like: Any) -> Any:
-    b = block[row]
-    return carray(pointer(b[0], like), (b[1], b[2], b[3], b[4], b[5]))
-
-
-@compiled()
 def _state(block: Any, floats: Any) -> Any:
     return State(
-        _two(block, 8, floats),
-        _two(block, 9, floats),
         _two(block, 10, floats),
         _two(block, 11, floats),
         _two(block, 12, floats),
@@ -154,23 +151,25 @@ def _state(block: Any, floats: Any) -> Any:
         _two(block, 14, floats),
         _two(block, 15, floats),
         _two(block, 16, floats),
-        _three(block, 17, floats),
-        _three(block, 18, floats),
-        _four(block, 19, floats),
+        _two(block, 17, floats),
+        _two(block, 18, floats),
+        _three(block, 19, floats),
         _three(block, 20, floats),
-        _three(block, 21, floats),
-        _four(block, 22, floats),
-        _five(block, 23, floats),
-        _five(block, 24, floats),
+        _four(block, 21, floats),
+        _three(block, 22, floats),
+        _three(block, 23, floats),
+        _four(block, 24, floats),
         _two(block, 25, floats),
         _two(block, 26, floats),
-        _one(block, 27, block),
+        _two(block, 27, floats),
         _two(block, 28, floats),
+        _one(block, 29, block),
+        _two(block, 30, floats),
     )
 
 
 @compiled()
-def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
+def unpack(block: Any, like: Any, earlier: int, eps: float) -> Any:
     """The records whose arrays `block` lists in the order of their fields, `Step` having made it.
 
     `like`: f32[0, 0] or i8[0, 0], the type of the weights.
@@ -185,12 +184,14 @@ def unpack(block: Any, like: Any, first_row: int, eps: float) -> Any:
         eps,
     )
     text = Text(
-        first_row,
+        earlier,
         _one(block, 4, block),
-        _two(block, 5, block),
-        _one(block, 6, block),
-        _one(block, 7, block),
+        _one(block, 5, block),
+        _two(block, 6, block),
+        _two(block, 7, block),
+        _one(block, 8, block),
+        _one(block, 9, block),
     )
     state = _state(block, floats)
-    work = Work(_two(block, 29, block), _one(block, 30, block), _two(block, 31, block))
+    work = Work(_two(block, 31, block), _one(block, 32, block), _two(block, 33, block))
     return weights, text, state, work

@@ -41,18 +41,19 @@ class Step:
     ) -> Any:
         """Logits f32[A, V] of the rows `asked`, i64[A]; x f32[R, H], embedded, is used up.
 
-        cached: keys and values f32[L, rows, kv_heads, S, D], written behind each row's start;
+        cached: keys and values f32[L, T * kv_heads * D], written behind each row's start;
         rotary: cos and sin f32[R, D]. `threads` is lowered to numba's own limit.
         """
         chunks = _chunks(text)
-        items, ends = self._items(len(text.starts) * cached[0].shape[2], chunks)
+        kv_heads = int(self._weights.shapes[1, 0]) // rotary[0].shape[1]
+        items, ends = self._items(len(text.starts) * kv_heads, chunks)
         state = self._state(x, text, cached, rotary, asked, threads)
         # In the order of `unpack`; what is no array goes beside the table.
         *arrays, like, eps = self._weights
         arrays += [*text[1:], *state, items, ends, self._heads]
         block = table(arrays)
-        begin(block, like, text.first_row, eps)
-        run(block, like, text.first_row, eps, new_team(), min(threads, numba.get_num_threads()))
+        begin(block, like, text.earlier, eps)
+        run(block, like, text.earlier, eps, new_team(), min(threads, numba.get_num_threads()))
         return state.logits
 
     def _all_items(self, heads: int, chunks: int) -> tuple[Any, Any]:
@@ -69,9 +70,9 @@ class Step:
         rows = len(x)
         outputs = self._weights.shapes[:, 0].tolist()
         keys, values = cached
-        size = keys.shape[4]
+        size = rotary[0].shape[1]
         heads, chunks = outputs[0] // size, _chunks(text)
-        together = rows // len(text.starts) * heads // keys.shape[2]
+        together = int(np.diff(text.firsts).max()) * outputs[0] // outputs[1]
 
         def empty(*shape: int) -> Any:
             return np.empty(shape, np.float32)

@@ -5,6 +5,12 @@ anchor and its draft behind them; `keep` then makes the accepted ones permanent:
 
     slot      0 1 2 3 4 | 5 6 7 8          lengths[r] = 5
               committed | anchor + draft   keep [0, 1, 3]: slots 5, 6, 8 become 5, 6, 7
+
+Each row owns a region of one store, which is as long as the tokens of all regions together. A
+cache has either rows of one size from the start, or a pool of tokens from which rows are opened
+and closed, so that short and long sequences share the memory:
+
+    store     [ row 2: 300 tokens | free | row 0: 90 | row 1: 1200 | free ]
 """
 
 from __future__ import annotations
@@ -14,8 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from draftproof.errors import LimitExceeded
+from draftproof.models.regions import Region, Regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +44,27 @@ class Slots:
 
 
 class KVCache:
-    """Keys and values of L layers, f[R, heads, capacity, head_dim] each, made on first use."""
+    """Keys and values of L layers for `rows` rows, made on first use.
+
+    Of each layer f[T * heads * head_dim], T tokens in all; a region of n tokens in it is
+    f[heads, n, head_dim].
+    """
 
     def __init__(
-        self, rows: int, capacity: int, max_bytes: int | None = None, bytes_per_token: int = 0
+        self,
+        rows: int,
+        capacity: int,
+        max_bytes: int | None = None,
+        bytes_per_token: int = 0,
+        pool: bool = False,
     ) -> None:
-        """`bytes_per_token` is what the model will store, all layers together, for one token.
+        """`capacity` tokens for each row; with `pool`, for all rows that will be opened together.
 
-        More than `max_bytes` for the whole cache is refused here, before anything is allocated.
+        `bytes_per_token` is what the model will store, all layers together, for one token. More
+        than `max_bytes` for the whole cache is refused here, before anything is allocated.
         """
-        needed = rows * capacity * bytes_per_token
+        tokens = capacity if pool else rows * capacity
+        needed = tokens * bytes_per_token
         if max_bytes is not None and needed > max_bytes:
             raise LimitExceeded(
                 f"the key/value cache for {rows} rows of {capacity} tokens takes "
@@ -56,53 +75,118 @@ class KVCache:
         self.capacity = capacity
         self.lengths = [0] * rows
         self.max_bytes = max_bytes
-        self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._keys: dict[int, torch.Tensor] = {}
-        self._values: dict[int, torch.Tensor] = {}
+        self.pool = pool
+        self._regions = Regions(tokens)
+        self._places = [Region(0, 0)] * rows
+        if not pool:
+            self._places = [self._regions.take(capacity) or Region(0, 0) for _ in range(rows)]
+        self._stacked: tuple[Tensor, Tensor] | None = None
+        self._keys: dict[int, Tensor] = {}
+        self._values: dict[int, Tensor] = {}
+        self._shapes: dict[int, tuple[int, int]] = {}
 
     @property
     def bytes_per_token(self) -> int:
         """What one token of one row takes in the layers that were written so far."""
-        stores = (*self._keys.values(), *self._values.values())
-        return sum(store.shape[1] * store.shape[3] * store.element_size() for store in stores)
+        return sum(
+            2 * heads * size * self._keys[layer].element_size()
+            for layer, (heads, size) in self._shapes.items()
+        )
+
+    @property
+    def num_free(self) -> int:
+        """Tokens of the pool that no open row owns."""
+        return self._regions.num_free
+
+    def size(self, row: int) -> int:
+        """Tokens that an open row has room for; 0 for a closed one."""
+        return self._places[row].size
+
+    def places(self, first_row: int, rows: int) -> list[tuple[int, int]]:
+        """Offset and size of the regions of `rows` rows, in tokens."""
+        regions = self._places[first_row : first_row + rows]
+        return [(region.offset, region.size) for region in regions]
 
     def slots(self, first_row: int, rows: int, width: int, earlier: int = 0) -> Slots:
         """The slots behind `rows` rows from `first_row`; refuses to run past the end."""
         starts = tuple(self.lengths[first_row : first_row + rows])
-        slots = Slots(first_row, starts, width, earlier)
-        if slots.extent > self.capacity:
-            raise LimitExceeded(
-                f"{slots.extent} cache slots are needed and {self.capacity} were allocated; "
-                "allocate the cache for prompt + max_tokens + depth"
-            )
-        return slots
+        for row, start in enumerate(starts, start=first_row):
+            needed, size = start + earlier + width, self._places[row].size
+            if needed > size:
+                raise LimitExceeded(
+                    f"{needed} cache slots are needed and {size} were allocated; "
+                    "allocate the cache for prompt + max_tokens + depth"
+                )
+        return Slots(first_row, starts, width, earlier)
+
+    def open(self, row: int, size: int) -> bool:
+        """Give a closed row a region for `size` tokens; False where the pool has too few."""
+        assert self.pool, "only rows of a pool are opened"
+        assert self._places[row].size == 0, "the row is open"
+        region = self._take(size)
+        if region is not None:
+            self._places[row] = region
+        return region is not None
+
+    @torch.inference_mode()
+    def grow(self, row: int, size: int) -> bool:
+        """Give an open row another, larger region with what it holds; False where there is none."""
+        region = self._take(size)
+        if region is None:
+            return False
+        before, length = self._places[row], self.lengths[row]
+        for stores in (self._keys, self._values):
+            for layer in stores:
+                held = self._region(stores, layer, before)[:, :length]
+                self._region(stores, layer, region)[:, :length] = held
+        self._places[row] = region
+        self._regions.give_back(before)
+        return True
+
+    def close(self, row: int) -> None:
+        """Give the row's region back to the pool."""
+        self._regions.give_back(self._places[row])
+        self._places[row] = Region(0, 0)
+        self.lengths[row] = 0
+
+    def move(self, source: int, target: int) -> None:
+        """Let row `target` be what row `source` was, which is then empty; `target` was done with.
+
+        In a pool, only the regions change hands.
+        """
+        if self.pool:
+            self.close(target)
+            places, lengths = self._places, self.lengths
+            places[source], places[target] = places[target], places[source]
+            lengths[source], lengths[target] = 0, lengths[source]
+        else:
+            self.copy(source, target)
+            self.truncate(source, 0)
 
     @torch.inference_mode()
     def write(
-        self, layer: int, keys: torch.Tensor, values: torch.Tensor, slots: Slots
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store f[B, heads, W, head_dim]; returns views f[B, heads, extent, head_dim].
+        self, layer: int, keys: Tensor, values: Tensor, slots: Slots
+    ) -> tuple[Tensor, Tensor]:
+        """Store f[B, heads, W, head_dim]; returns f[B, heads, extent, head_dim].
 
         Slots behind a row's own end hold stale numbers, never NaN: mask them.
         """
         if layer not in self._keys:
+            self._shapes[layer] = (keys.shape[1], keys.shape[3])
             self._keys[layer] = self._allocate(keys)
             self._values[layer] = self._allocate(values)
-        rows = slice(slots.first_row, slots.first_row + len(slots.starts))
-        views = []
-        for store, new in ((self._keys[layer], keys), (self._values[layer], values)):
-            for row, start in enumerate(slots.starts):
-                first = start + slots.earlier
-                store[slots.first_row + row, :, first : first + slots.width] = new[row]
-            views.append(store[rows, :, : slots.extent])
-        return views[0], views[1]
+        for row, start in enumerate(slots.starts):
+            span = slice(start + slots.earlier, start + slots.earlier + slots.width)
+            for store, new in ((self._keys, keys), (self._values, values)):
+                self._row(store, layer, slots.first_row + row)[:, span] = new[row]
+        return self._read(self._keys, layer, slots), self._read(self._values, layer, slots)
 
     @torch.inference_mode()
-    def reserve(self, layers: int, heads: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of all layers, one tensor each: f32[L, R, heads, capacity, head_dim]."""
+    def reserve(self, layers: int, heads: int, head_dim: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of all layers, one tensor each: f32[L, T * heads * head_dim]."""
         if self._stacked is None:
             assert not self._keys, "layers were written one by one before"
-            shape = (layers, self.rows, heads, self.capacity, head_dim)
+            shape = (layers, self._regions.num_tokens * heads * head_dim)
             # numpy asks for huge pages where torch does not: attention over 4096 tokens waits for
             # the memory a third less.
             self._stacked = (
@@ -111,6 +195,7 @@ class KVCache:
             )
             self._keys = dict(enumerate(self._stacked[0]))
             self._values = dict(enumerate(self._stacked[1]))
+            self._shapes = dict.fromkeys(range(layers), (heads, head_dim))
         return self._stacked
 
     @torch.inference_mode()
@@ -119,9 +204,10 @@ class KVCache:
         start = self.lengths[row]
         if list(columns) != list(range(len(columns))):
             source = torch.tensor([start + column for column in columns])
-            for store in (*self._keys.values(), *self._values.values()):
-                kept = store[row, :, source.to(store.device)]
-                store[row, :, start : start + len(columns)] = kept
+            for stores in (self._keys, self._values):
+                for layer in stores:
+                    held = self._row(stores, layer, row)
+                    held[:, start : start + len(columns)] = held[:, source.to(held.device)]
         self.lengths[row] = start + len(columns)
 
     def truncate(self, row: int, length: int) -> None:
@@ -133,14 +219,63 @@ class KVCache:
     def copy(self, source: int, target: int, length: int | None = None) -> None:
         """Make row `target` hold what row `source` holds, or its first `length` tokens."""
         length = self.lengths[source] if length is None else length
-        for store in (*self._keys.values(), *self._values.values()):
-            store[target, :, :length] = store[source, :, :length]
+        for stores in (self._keys, self._values):
+            for layer in stores:
+                held = self._row(stores, layer, source)[:, :length]
+                self._row(stores, layer, target)[:, :length] = held
         self.lengths[target] = length
 
-    def _allocate(self, like: torch.Tensor) -> torch.Tensor:
-        shape = (self.rows, like.shape[1], self.capacity, like.shape[3])
+    def _row(self, stores: dict[int, Tensor], layer: int, row: int) -> Tensor:
+        """f[heads, n, head_dim] of one row of one layer."""
+        return self._region(stores, layer, self._places[row])
+
+    def _region(self, stores: dict[int, Tensor], layer: int, region: Region) -> Tensor:
+        heads, width = self._shapes[layer]
+        return self._flat(stores, layer, region).view(heads, region.size, width)
+
+    def _flat(self, stores: dict[int, Tensor], layer: int, region: Region) -> Tensor:
+        heads, width = self._shapes[layer]
+        numbers = heads * width
+        return stores[layer][region.offset * numbers : (region.offset + region.size) * numbers]
+
+    def _read(self, stores: dict[int, Tensor], layer: int, slots: Slots) -> Tensor:
+        """f[B, heads, extent, head_dim]: a view where the rows' regions lie side by side."""
+        rows = range(slots.first_row, slots.first_row + len(slots.starts))
+        heads, width = self._shapes[layer]
+        if not self.pool:
+            store = stores[layer].view(self.rows, heads, self.capacity, width)
+            return store[rows.start : rows.stop, :, : slots.extent]
+        if len(rows) == 1:
+            return self._row(stores, layer, rows.start)[None, :, : slots.extent]
+        whole = stores[layer].new_zeros((len(rows), heads, slots.extent, width))
+        for b, row in enumerate(rows):
+            end = slots.starts[b] + slots.earlier + slots.width
+            whole[b, :, :end] = self._row(stores, layer, row)[:, :end]
+        return whole
+
+    def _allocate(self, like: Tensor) -> Tensor:
         # Zeros, not empty: a masked slot has weight 0, and 0 * NaN would still be NaN.
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+        numbers = self._regions.num_tokens * like.shape[1] * like.shape[3]
+        return torch.zeros(numbers, dtype=like.dtype, device=like.device)
+
+    def _take(self, size: int) -> Region | None:
+        region = self._regions.take(size)
+        if region is None and size <= self.num_free:
+            self._close_gaps()
+            region = self._regions.take(size)
+        return region
+
+    @torch.inference_mode()
+    def _close_gaps(self) -> None:
+        """Move the open rows' regions together, so that what is free lies in one piece."""
+        moves = dict(self._regions.close_gaps())
+        for before in sorted(region for region in self._places if region.size):
+            for stores in (self._keys, self._values):
+                for layer in stores:
+                    # A region may overlap with where it goes.
+                    held = self._flat(stores, layer, before).clone()
+                    self._flat(stores, layer, moves[before]).copy_(held)
+        self._places = [moves.get(region, region) for region in self._places]
 
 
 def _gib(num_bytes: int) -> str:

@@ -17,7 +17,7 @@ from draftproof.models.cache import KVCache, Slots
 
 MAX_STEP_WIDTH = MAX_NODES + 1
 """Columns of a pass that the step takes: an anchor and the largest draft."""
-_ROWS_AT_ONCE = 64
+_COLUMNS_AT_ONCE = 64
 _MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 _ROTARY = {"default", "linear", "llama3", "yarn"}
 _OPERANDS = ("weight", "scale", "bias")
@@ -72,54 +72,67 @@ class CompiledStep:
     ) -> Tensor:
         """Logits f32[B, W, V], or f32[B, 1, V] of the `columns`, one for each row.
 
-        Writes keys and values as the modules would. However many rows there are, each has the same
-        bits; a wide batch takes several calls.
+        Writes keys and values as the modules would. Padding costs nothing, and its logits are no
+        numbers to rely on. However many columns there are, each has the same bits; a wide batch
+        takes several calls.
         """
-        rows, width = batch.tokens.shape
-        together = max(1, _ROWS_AT_ONCE // width)
-        parts = []
-        for first in range(0, rows, together):
-            some = slice(first, min(rows, first + together))
-            part = TreeBatch(
-                batch.tokens[some], batch.positions[some], batch.mask[some], batch.earlier[some]
-            )
-            place = Slots(slots.first_row + first, slots.starts[some], width, slots.earlier)
-            asked = np.arange(part.tokens.numel(), dtype=np.int64)
-            if columns is not None:
-                asked = asked[::width] + np.array(columns[some], np.int64)
-            logits = self._rows(part, cache, place, asked)
-            parts.append(logits.view(len(part.tokens), -1, logits.shape[-1]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        width = batch.tokens.shape[1]
+        real = np.arange(width) < np.array(batch.counts)[:, None]
+        parts = [
+            self._columns(batch, real, cache, slots, some, columns) for some in _parts(batch.counts)
+        ]
+        found = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if columns is not None:
+            real = real[:, :1]
+        if real.all():
+            return found.view(*real.shape, -1)
+        logits = torch.empty((*real.shape, found.shape[-1]))
+        logits[torch.from_numpy(real)] = found
+        return logits
 
-    def _rows(self, batch: TreeBatch, cache: KVCache, slots: Slots, asked: Any) -> Tensor:
-        """Logits f32[A, V] of the rows `asked`, i64[A]; row b * W + w is column w of row b."""
+    def _columns(
+        self,
+        batch: TreeBatch,
+        real: Any,
+        cache: KVCache,
+        slots: Slots,
+        some: slice,
+        columns: Sequence[int] | None,
+    ) -> Tensor:
+        """Logits f32[A, V] of the columns of `some` rows that are no padding, or of `columns`."""
         from draftproof.kernels.state import Text
 
-        width = batch.tokens.shape[1]
-        positions = batch.positions.reshape(-1).numpy()
-        keys, values = self.reserve(cache)
-        x = embedding(batch.tokens.reshape(-1), self._embedding)
-        starts = np.array(slots.starts, np.int64)
-        mask = batch.mask.reshape(-1, slots.earlier + width).numpy()
-        lows = np.zeros_like(positions)
-        if self._window is not None:
-            lows = positions - (self._window - 1)
+        mine = torch.from_numpy(real[some])
+        counts = real[some].sum(axis=1)
+        firsts = np.concatenate([[0], counts.cumsum()])
+        positions = batch.positions[some][mine].numpy()
+        mask = batch.mask[some][mine].numpy()
+        starts = np.array(slots.starts[some], np.int64)
         text = Text(
-            first_row=slots.first_row,
+            earlier=slots.earlier,
+            firsts=firsts,
             starts=starts,
+            places=np.array(cache.places(slots.first_row + some.start, len(starts)), np.int64),
             # The columns that a row sees, in order, in front of those that it does not.
             columns=np.argsort(~mask, axis=1, kind="stable"),
-            lengths=starts.repeat(width) + mask.sum(axis=1),
-            lows=lows,
+            lengths=starts.repeat(counts) + mask.sum(axis=1),
+            lows=np.zeros_like(positions)
+            if self._window is None
+            else positions - (self._window - 1),
         )
+        asked = np.arange(len(positions))
+        if columns is not None:
+            asked = (firsts[:-1] + np.array(columns[some]))[counts > 0]
+        x = embedding(batch.tokens[some][mine], self._embedding)
         cos, sin = self._rotary_up_to(int(positions.max()))
         rotary = cos[positions], sin[positions]
+        keys, values = self.reserve(cache)
         cached = keys.numpy(), values.numpy()
         threads = torch.get_num_threads()
         return torch.from_numpy(self._step(x.numpy(), text, cached, rotary, asked, threads))
 
     def reserve(self, cache: KVCache) -> tuple[Tensor, Tensor]:
-        """The keys and values of all layers of the whole model, f32[L, rows, kv_heads, S, D]."""
+        """The keys and values of all layers of the whole model, f32[L, T * kv_heads * D]."""
         return cache.reserve(self._cache_layers, self.kv_heads, self.head_dim)
 
     def _rotary_up_to(self, position: int) -> tuple[Any, Any]:
@@ -137,6 +150,18 @@ class CompiledStep:
         positions = torch.arange(length, device="cpu")[None]
         cos, sin = self._module.model.rotary_emb(like, positions)
         return cos[0].contiguous().numpy(), sin[0].contiguous().numpy()
+
+
+def _parts(counts: Sequence[int]) -> Iterator[slice]:
+    """Rows of a batch whose columns are few enough to be computed together; none without any."""
+    first = columns = 0
+    for row, count in enumerate(counts):
+        if columns and columns + count > _COLUMNS_AT_ONCE:
+            yield slice(first, row)
+            first, columns = row, 0
+        columns += count
+    if columns:
+        yield slice(first, len(counts))
 
 
 def _linears(layer: Any) -> Iterator[Any]:

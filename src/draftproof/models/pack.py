@@ -42,4 +42,5 @@ def pack(
         torch.tensor(positions, device=device),
         torch.from_numpy(mask).to(device),
         torch.empty((len(anchors), 0), dtype=torch.long, device=device),
+        tuple(1 + len(draft.tokens) for draft in drafts),
     )
