@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from draftproof.errors import InvalidSetting
@@ -106,6 +106,53 @@ class ServiceSettings:
             raise InvalidSetting(f"max_skips is {self.max_skips!r}; give 0 or more")
         if self.max_length is not None and not _is_count(self.max_length, 2, 1 << 30):
             raise InvalidSetting(f"max_length is {self.max_length!r}; give 2 or more, or None")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Whom the HTTP server serves and what one request may ask for, beside the service's limits."""
+
+    keys: frozenset[str] = field(default=frozenset(), repr=False)
+    """API keys, one of which every request has to show; none lets everybody in."""
+    max_running: int = 64
+    """Requests of one key at a time. Without keys only the service's queue is a limit."""
+    max_body_bytes: int = 4 << 20
+    max_prompts: int = 16
+    """Prompts of one request."""
+    max_prompt_tokens: int | None = None
+    """Most tokens of a prompt; None for what the service allows."""
+    max_tokens_limit: int = 4096
+    """Largest `max_tokens` of a request."""
+    max_depth: int = MAX_DEPTH
+    """Largest depth that a request may fix."""
+    max_stops: int = 16
+    """Stop strings and stop ids of one request."""
+    max_seconds: float = 600.0
+    """Time of one request, the queue included."""
+    drain_seconds: float = 30.0
+    """How long running requests may go on once the server was told to end."""
+    log_prompts: bool = False
+    """Write prompts and answers to the log as well."""
+
+    def __post_init__(self) -> None:
+        counts = ("max_running", "max_body_bytes", "max_prompts", "max_tokens_limit")
+        for name in counts:
+            if not _is_count(getattr(self, name), 1, 1 << 40):
+                raise InvalidSetting(f"{name} is {getattr(self, name)!r}; give at least 1")
+        if self.max_prompt_tokens is not None and not _is_count(self.max_prompt_tokens, 1, 1 << 40):
+            raise InvalidSetting(
+                f"max_prompt_tokens is {self.max_prompt_tokens!r}; give at least 1, or None"
+            )
+        if not _is_count(self.max_depth, 0, MAX_DEPTH):
+            raise InvalidSetting(f"max_depth is {self.max_depth!r}; give 0 to {MAX_DEPTH}")
+        if not _is_count(self.max_stops, 0, 1 << 30):
+            raise InvalidSetting(f"max_stops is {self.max_stops!r}; give 0 or more")
+        if not 0 < self.max_seconds < float("inf"):
+            raise InvalidSetting(f"max_seconds is {self.max_seconds}; give more than 0")
+        if not 0 <= self.drain_seconds < float("inf"):
+            raise InvalidSetting(f"drain_seconds is {self.drain_seconds}; give 0 or more")
+        if any(not key or not key.isascii() or key != key.strip() for key in self.keys):
+            raise InvalidSetting("an API key is empty, or has other than ASCII characters or spaces")
 
 
 def _is_count(value: object, smallest: int, largest: int) -> bool:
