@@ -1,0 +1,1 @@
+"""`draftproof serve`: OpenAI's routes over HTTP in front of one service."""
