@@ -78,6 +78,7 @@ class Watched:
         return SimpleNamespace(
             propose=propose,
             observe=drafting.observe,
+            read=drafting.read,
             release=drafting.release,
             move=drafting.move,
         )

@@ -231,6 +231,7 @@ class Varied:
         return SimpleNamespace(
             propose=lambda contexts, plans: propose(contexts, [changed(plan) for plan in plans]),
             observe=drafting.observe,
+            read=drafting.read,
             release=drafting.release,
             move=drafting.move,
         )

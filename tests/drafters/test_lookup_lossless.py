@@ -64,6 +64,7 @@ class Planned(Varied):
         return SimpleNamespace(
             propose=propose,
             observe=drafting.observe,
+            read=drafting.read,
             release=drafting.release,
             move=drafting.move,
         )

@@ -23,9 +23,12 @@ class Round:
     """What one round did."""
 
     drafts: list[Draft]
-    steps: list[Step]
-    """One for each sequence, like `drafts`."""
-    cost: RoundCost
+    steps: list[Step | None]
+    """One for each sequence, like `drafts`; None for one that failed."""
+    failures: dict[int, Exception]
+    """Why sequence b got no step; the others are as if it had not been there."""
+    cost: RoundCost | None
+    """None where there was nothing to decode."""
 
 
 def run_round(
@@ -54,28 +57,34 @@ def run_round(
     watch.lap("verify")
 
     # 3. Judge each draft by its own rule, 4. commit up to the sequence's end, 5. roll back.
-    steps = []
+    steps: list[Step | None] = [None] * len(drafts)
+    failures: dict[int, Exception] = {}
     for b, (sequence, draft) in enumerate(zip(sequences, drafts, strict=True)):
         rows = logits[b, : 1 + len(draft.tokens)]
-        verdict = sequence.judge(draft, rows)
-        step = sequence.commit(draft, verdict, rows)
-        cache.keep(b, kept_columns(verdict, len(step.tokens)))
-        steps.append(step)
+        try:
+            verdict = sequence.judge(draft, rows)
+            steps[b] = step = sequence.commit(draft, verdict, rows)
+        except Exception as error:  # a user's own rule may do anything; it is told to the caller
+            failures[b] = error
+        else:
+            cache.keep(b, kept_columns(verdict, len(step.tokens)))
     watch.lap("rest")
 
     # 6. Let the drafter learn from what the target said.
-    for b, (sequence, draft, step) in enumerate(zip(sequences, drafts, steps, strict=True)):
-        drafting.observe(sequence.context, draft, step, logits[b, : 1 + len(draft.tokens)])
+    for b, (sequence, draft, made) in enumerate(zip(sequences, drafts, steps, strict=True)):
+        if made is not None:
+            drafting.observe(sequence.context, draft, made, logits[b, : 1 + len(draft.tokens)])
     watch.lap("draft")
-    for sequence, step in zip(sequences, steps, strict=True):
-        sequence.stats.add_step(step, watch.seconds)
-    return Round(drafts, steps, _cost(steps, watch.seconds))
+    for sequence, made in zip(sequences, steps, strict=True):
+        if made is not None:
+            sequence.stats.add_step(made, watch.seconds)
+    return Round(drafts, steps, failures, _cost(drafts, watch.seconds))
 
 
-def _cost(steps: Many[Step], seconds: Mapping[str, float]) -> RoundCost:
+def _cost(drafts: Many[Draft], seconds: Mapping[str, float]) -> RoundCost:
     return RoundCost(
-        columns=1 + max(step.drafted for step in steps),
-        levels=max(step.depth for step in steps),
+        columns=1 + max(len(draft.tokens) for draft in drafts),
+        levels=max(draft.depth for draft in drafts),
         draft_s=seconds["draft"],
         verify_s=seconds["verify"],
         rest_s=seconds["rest"],

@@ -39,6 +39,12 @@ class Drafting(ABC):
         rejected ones included; keep copies of what is needed, not the tensor.
         """
 
+    def read(self, context: Context, length: int) -> None:
+        """The target has read the first `length` tokens of a prompt: so may the drafter, now.
+
+        One that reads prompts in `propose` only keeps all sequences of the loop waiting for it.
+        """
+
     def release(self, row: int) -> None:
         """The sequence in `row` has ended; called before another one moves or is admitted there."""
 

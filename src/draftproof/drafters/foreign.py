@@ -112,7 +112,8 @@ class _ForeignDrafting(Drafting):
 
     def __init__(self, drafter: ModelDrafter, texts: Translation, target_cache: KVCache) -> None:
         rows, capacity = target_cache.rows, _STRETCH * target_cache.capacity
-        self._inner = drafter.begin(KVCache(rows, capacity, target_cache.max_bytes))
+        cache = KVCache(rows, capacity, target_cache.max_bytes, pool=target_cache.pool)
+        self._inner = drafter.begin(cache)
         self._longest = capacity - MAX_NODES - 2
         self._translation = texts
 

@@ -61,6 +61,10 @@ class HybridDrafting(Drafting):
         self._lookup.observe(context, draft, step, logits)
         self._other.observe(context, draft, step, logits)
 
+    def read(self, context: Context, length: int) -> None:
+        self._lookup.read(context, length)
+        self._other.read(context, length)
+
     def release(self, row: int) -> None:
         self._lookup.release(row)
         self._other.release(row)

@@ -7,11 +7,17 @@ from dataclasses import replace
 
 import torch
 
+from draftproof.config import MAX_NODES
 from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.base import Drafting, num_shared
 from draftproof.drafters.rollout import RolledOut, roll_out
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
+
+_SCRATCH = MAX_NODES + 2
+"""Slots behind a text for one draft and the pass that catches up."""
+_AHEAD = 128
+"""Tokens of a pool that a row gets beyond what it needs, so that it does not grow every round."""
 
 
 class ModelDrafter:
@@ -25,11 +31,15 @@ class ModelDrafter:
         self._prefill_chunk = prefill_chunk
 
     def begin(self, target_cache: KVCache) -> ModelDrafting:
+        rows, capacity = target_cache.rows, target_cache.capacity
+        if target_cache.pool:
+            capacity += rows * (_SCRATCH + _AHEAD)
         cache = KVCache(
-            target_cache.rows,
-            target_cache.capacity,
+            rows,
+            capacity,
             target_cache.max_bytes,
             self._model.cache_bytes_per_token,
+            target_cache.pool,
         )
         return ModelDrafting(self._model, cache, self._vocab_size, self._prefill_chunk)
 
@@ -48,6 +58,7 @@ class ModelDrafting(Drafting):
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         plans = [self._within_reach(c, p) for c, p in zip(contexts, plans, strict=True)]
+        plans = self._with_room(contexts, plans)
         for b, (context, plan) in enumerate(zip(contexts, plans, strict=True)):
             if plan.depth > 0:
                 self._catch_up(b, context.tokens)
@@ -78,10 +89,40 @@ class ModelDrafting(Drafting):
         self._held[row] += tokens[: len(columns)]
         self._rolled[row] = None
 
+    def read(self, context: Context, length: int) -> None:
+        within = self._within_reach(context, Plan(1)).depth > 0
+        if within and length > 1 and self._make_room(context.row, length):
+            self._catch_up(context.row, context.tokens[:length])
+
+    def release(self, row: int) -> None:
+        self._rolled[row] = None
+        if self._cache.pool:  # else what a next text has in common need not be read again
+            self._cache.close(row)
+            self._held[row] = []
+
     def move(self, source: int, target: int) -> None:
-        self._cache.copy(source, target)
-        self._held[target] = self._held[source]
-        self._drop(source, 0)
+        self._cache.move(source, target)
+        self._held[target], self._held[source] = self._held[source], []
+
+    def _with_room(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Plan]:
+        """The plans of rows that the cache has room for; a pass touches the rows between, too."""
+        lengths = self._cache.lengths
+        room = [
+            self._make_room(row, len(context.tokens) if plan.depth else lengths[row])
+            for row, (context, plan) in enumerate(zip(contexts, plans, strict=True))
+        ]
+        return [plan if all(room) else replace(plan, depth=0) for plan in plans]
+
+    def _make_room(self, row: int, length: int) -> bool:
+        """Let the row of a pool hold `length` tokens and a draft; False where that cannot be."""
+        cache, needed = self._cache, length + _SCRATCH
+        if not cache.pool or cache.size(row) >= needed:
+            return True
+        if cache.size(row) and cache.grow(row, needed + _AHEAD):
+            return True
+        # Both regions do not fit side by side: read the text again into the larger one.
+        self.release(row)
+        return cache.open(row, needed + _AHEAD)
 
     def _within_reach(self, context: Context, plan: Plan) -> Plan:
         """No deeper than the drafter's own positions and embedding allow."""

@@ -109,9 +109,9 @@ class _Fed:
         for b, row in enumerate(positions.tolist()):
             self._positions[b] += row
         self.width += width
-        parts = (tokens, positions, mask, earlier)
         counts = tuple(len(tree.frontier) for tree in trees)
-        return TreeBatch(*(part.to(self._device) for part in parts), counts)
+        parts = [part.to(self._device) for part in (tokens, positions, mask, earlier)]
+        return TreeBatch(parts[0], parts[1], parts[2], parts[3], counts)
 
 
 @dataclass(slots=True)

@@ -96,12 +96,15 @@ class Stats:
         self.verify_s += seconds.get("verify", 0.0)
         self.rest_s += seconds.get("rest", 0.0)
 
-    def add_plan(self, plan: Plan, room: int, step: Step) -> None:
-        """Count what was planned for a round that had room for `room` drafted tokens."""
+    def add_plan(self, plan: Plan, room: int, step: Step) -> str | None:
+        """Count what was planned for a round that had room for `room` drafted tokens; returns why
+        there was no draft, or None where there was one."""
         self.planned_depths[plan.depth] += 1
-        if step.drafted == 0:
-            no_draft = "no_draft" if plan.depth else "planned"
-            self.plain_rounds[no_draft if room else "no_room"] += 1
+        if step.drafted > 0:
+            return None
+        reason = "no_room" if room == 0 else "no_draft" if plan.depth else "planned"
+        self.plain_rounds[reason] += 1
+        return reason
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and the rates derived from them, ready for JSON."""

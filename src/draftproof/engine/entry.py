@@ -1,0 +1,46 @@
+"""A sequence on its way through a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from draftproof.config import MAX_NODES
+from draftproof.control.base import Controller
+from draftproof.decode.sequence import Sequence
+
+SCRATCH = MAX_NODES + 2
+"""Cache slots behind a text for one draft and the pass that catches up."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """What the loop knows of one sequence."""
+
+    sequence: Sequence
+    make_controller: Callable[[], Controller]
+    """A fresh one; called when the sequence starts to decode for the first time."""
+    order: int
+    """Number of arrival; the earlier one goes first."""
+    controller: Controller | None = None
+    read: int = 0
+    """Tokens whose keys and values the cache holds, while the prompt is read."""
+    shared: int = 0
+    """Of those, how many were copied from another prompt's."""
+    leader: Entry | None = None
+    """Another entry that reads the same beginning, which is worth waiting for ..."""
+    leader_reads: int = 0
+    """... until it has read so many tokens."""
+    preemptions: int = 0
+    started: bool = False
+    """It has had a row once."""
+
+    @property
+    def to_read(self) -> int:
+        """Tokens in front of the anchor that the cache does not hold yet."""
+        return len(self.sequence.tokens) - 1 - self.read
+
+    @property
+    def prompt_reads(self) -> int:
+        """Tokens of the prompt that are read before it decodes: all but the anchor."""
+        return self.sequence.prompt_length - 1

@@ -1,0 +1,257 @@
+"""The decode loop: sequences join and leave at any time, and one cache and one pass serve all.
+
+One turn: admit who fits, read some of the prompts, run one round of those whose prompt is read,
+let the ended ones go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+from draftproof.core import Plan, Step
+from draftproof.decode.round import Round, run_round
+from draftproof.decode.sequence import Sequence
+from draftproof.drafters.base import Drafting
+from draftproof.engine.entry import SCRATCH, Entry
+from draftproof.engine.prefixes import Prefixes
+from draftproof.engine.queue import Queue
+from draftproof.engine.rows import Rows
+from draftproof.models.base import TargetModel
+from draftproof.models.cache import KVCache
+from draftproof.stats.timing import Stopwatch
+
+_AHEAD = 256
+"""Tokens that a row of a pool gets beyond its text, so that it does not grow every round."""
+_FEW = 64
+"""Generated tokens that are read again together: a pass of the kind that they were decoded in."""
+_OLDEST_EVERY = 4
+"""Mostly the shortest rest of a prompt is read first; every so often the oldest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one turn did; the fields are as long as `entries`."""
+
+    entries: tuple[Entry, ...]
+    """Those that took part in the round."""
+    plans: tuple[Plan, ...]
+    reasons: tuple[str | None, ...]
+    """Why there was no draft, one of `stats.counters.PLAIN_REASONS`."""
+    round: Round
+    failures: tuple[tuple[Entry, Exception], ...]
+    """Entries that a fault has ended, in the round or while their prompt was read."""
+
+
+_NOTHING = Round([], [], {}, None)
+
+
+class Loop:
+    """Decodes what is added; nothing here waits or starts a thread."""
+
+    def __init__(
+        self,
+        target: TargetModel,
+        cache: KVCache,
+        drafting: Drafting,
+        num_rows: int,
+        chunk: int,
+        budget: int | None = None,
+        max_skips: int = 0,
+        keep_prefixes: bool = False,
+    ) -> None:
+        """At most `num_rows` sequences at once; a pool has one row more, and further rows to keep
+        prefixes. Prompts are read `chunk` tokens at a time, about `budget` in a turn, or all."""
+        self._target = target
+        self._cache = cache
+        self._drafting = drafting
+        self._chunk = chunk
+        self._budget = budget
+        self._queue = Queue(max_skips)
+        self._rows = Rows(cache, drafting, num_rows)
+        self._prefixes = Prefixes(cache, num_rows + 1 if keep_prefixes else cache.rows, chunk)
+        self._turns = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def entries(self) -> Many[Entry]:
+        """Those that have a row."""
+        return self._rows.entries
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue) or bool(self._rows.entries)
+
+    @property
+    def num_kept(self) -> int:
+        """Tokens of the cache that keep prefixes, and can be had at any time."""
+        return self._prefixes.num_tokens
+
+    def add(self, entry: Entry) -> None:
+        self._queue.put(entry)
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry, wherever it is; its row is free at once."""
+        entry.leader = None
+        if not self._queue.remove(entry) and entry in self._rows.entries:
+            self._rows.remove(entry)
+
+    def turn(self) -> Turn:
+        """Go on by one round; call it while `busy`."""
+        self._turns += 1
+        self._admit()
+        failures = self._read()
+        self._make_room()
+        active = self._rows.active
+        if not active:
+            return Turn((), (), (), _NOTHING, tuple(failures))
+        rooms = [entry.sequence.max_depth for entry in active]
+        plans = self._plan(active)
+        done = run_round(
+            self._target,
+            self._cache,
+            self._drafting,
+            [entry.sequence for entry in active],
+            plans,
+        )
+        reasons = [
+            self._account(entry, b, plans[b], rooms[b], done) for b, entry in enumerate(active)
+        ]
+        failures += [(active[b], error) for b, error in done.failures.items()]
+        for entry in active:
+            if entry.sequence.finish_reason is not None:
+                self._end(entry)
+        for entry, _ in failures:
+            self.drop(entry)
+        return Turn(tuple(active), tuple(plans), tuple(reasons), done, tuple(failures))
+
+    def _plan(self, active: Many[Entry]) -> list[Plan]:
+        plans = []
+        for entry in active:
+            assert entry.controller is not None
+            sequence = entry.sequence
+            plans.append(
+                entry.controller.plan(sequence.max_depth, len(sequence.tokens), len(active))
+            )
+        return plans
+
+    def _account(self, entry: Entry, b: int, plan: Plan, room: int, done: Round) -> str | None:
+        """Tell the controller and the counters; why there was no draft."""
+        step = done.steps[b]
+        if step is None:
+            return None
+        assert entry.controller is not None
+        assert done.cost is not None
+        entry.controller.observe(done.drafts[b], step, done.cost)
+        return entry.sequence.stats.add_plan(plan, room, step)
+
+    def _end(self, entry: Entry) -> None:
+        if self._cache.pool:
+            self._prefixes.keep(entry)
+        self._rows.remove(entry)
+
+    def _admit(self) -> None:
+        """Fill free rows from the queue."""
+        while self._queue and not self._rows.full:
+            entry = self._queue.take(self._open)
+            if entry is None:
+                return
+            self._rows.add(entry)
+            entry.started = True
+            entry.read, entry.leader, entry.leader_reads = 0, None, 0
+            others = [other for other in self._rows.entries if other is not entry]
+            self._prefixes.share(entry, others)
+
+    def _open(self, entry: Entry) -> bool:
+        """Reserve cache for an entry, at the cost of what is only kept."""
+        if not self._cache.pool:
+            return True
+        row, size = len(self._rows.entries), self._size(entry)
+        while not self._cache.open(row, size):
+            if not self._prefixes.evict():
+                return False
+        return True
+
+    def _size(self, entry: Entry) -> int:
+        """What to reserve for an entry: its text, room to go on, and scratch."""
+        sequence = entry.sequence
+        return min(sequence.max_length, len(sequence.tokens) + _AHEAD) + SCRATCH
+
+    def _read(self) -> list[tuple[Entry, Exception]]:
+        """Read prompts until the budget is used up; entries that could not be read."""
+        read = 0
+        failures: list[tuple[Entry, Exception]] = []
+        while self._budget is None or read < self._budget:
+            entry = self._next_reader([failed for failed, _ in failures])
+            if entry is None:
+                break
+            try:
+                read += self._read_some(entry)
+            except Exception as error:
+                failures.append((entry, error))
+        return failures
+
+    def _next_reader(self, without: Many[Entry]) -> Entry | None:
+        readers = [entry for entry in self._rows.reading if entry not in without]
+        for entry in readers:
+            leader = entry.leader
+            if leader is not None and (
+                leader.read >= entry.leader_reads or leader not in self._rows.entries
+            ):
+                entry.leader, entry.leader_reads = None, 0
+                self._prefixes.share(entry, [one for one in self._rows.entries if one is not entry])
+        readers = [entry for entry in readers if entry.leader is None]
+        if self._budget is None or self._turns % _OLDEST_EVERY == 0:
+            return min(readers, key=lambda entry: entry.order, default=None)
+        return min(readers, key=lambda entry: (entry.to_read, entry.order), default=None)
+
+    def _read_some(self, entry: Entry) -> int:
+        """Read one chunk, or all that is left without a budget; how many tokens that was."""
+        watch = Stopwatch(self._target.device)
+        sequence, start = entry.sequence, entry.read
+        end, chunk = entry.prompt_reads, self._chunk
+        if start >= end:  # what had been generated before it was preempted
+            end, chunk = len(sequence.tokens) - 1, _FEW
+        if self._budget is not None:
+            end = min(end, start + chunk)
+        self._target.prefill(sequence.tokens[start:end], self._cache, sequence.row, chunk)
+        entry.read = end
+        self._drafting.read(sequence.context, end)
+        if entry.to_read == 0:
+            self._rows.activate(entry)
+            if entry.controller is None:
+                entry.controller = entry.make_controller()
+        watch.lap("prefill")
+        sequence.stats.prefill_s += watch.seconds["prefill"]
+        return max(1, end - start)
+
+    def _make_room(self) -> None:
+        """See to it that every active row can take the next round; the youngest yield."""
+        if not self._cache.pool:
+            return
+        for entry in sorted(self._rows.active, key=lambda entry: entry.order):
+            while entry in self._rows.entries and not self._has_room(entry):
+                if self._prefixes.evict():
+                    continue
+                self._preempt(max(self._rows.entries, key=lambda one: one.order))
+
+    def _has_room(self, entry: Entry) -> bool:
+        row = entry.sequence.row
+        if self._cache.size(row) >= len(entry.sequence.tokens) + SCRATCH:
+            return True
+        return self._cache.grow(row, self._size(entry))
+
+    def _preempt(self, entry: Entry) -> None:
+        """Give up its row; it will read its text again, and go on as if nothing had happened."""
+        self._rows.remove(entry)
+        entry.preemptions += 1
+        self._queue.put(entry)
+
+
+def steps(turn: Turn) -> list[tuple[Sequence, Step]]:
+    """The steps of a turn with their sequences."""
+    pairs = zip(turn.entries, turn.round.steps, strict=True)
+    return [(entry.sequence, step) for entry, step in pairs if step is not None]
