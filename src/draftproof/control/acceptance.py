@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import NamedTuple
 
+from draftproof.control.confidence import ConfidenceEstimate, Stop
 from draftproof.core import Draft, Step
 
 _PRIOR_TRIALS = 2.0
@@ -22,8 +24,15 @@ a guess on the high side, and what is seen fades, so that chains are not the end
 _RANK_TRIALS = 4.0
 """How many trials of a rank the guess counts as."""
 
-Level = tuple[int | None, int]
-"""At one level: the rank of the child that was accepted, None for none, and how many there were."""
+
+class Level(NamedTuple):
+    """What was tried at one level of a draft."""
+
+    rank: int | None
+    """Of the child that was accepted; None for none."""
+    num_children: int
+    confidence: float | None
+    """Of the drafter at this place; None where it has none."""
 
 
 class AcceptanceEstimate:
@@ -37,6 +46,7 @@ class AcceptanceEstimate:
         self._hits, self._trials = prior * _PRIOR_TRIALS, _PRIOR_TRIALS
         self._by_position: list[list[float]] = []
         self._by_rank = [[0.0, 0.0] for _ in _RANK_PRIOR]
+        self._by_confidence = ConfidenceEstimate()
         # How likely the last rounds were that all were accepted whole, or all not at all.
         self._streak = 1.0
         self._all_hit = False
@@ -61,6 +71,11 @@ class AcceptanceEstimate:
             for (hits, trials), prior in zip(self._by_rank, _RANK_PRIOR, strict=True)
         )
 
+    @property
+    def stops(self) -> list[Stop]:
+        """What stopping by the drafter's confidence would do, by threshold."""
+        return self._by_confidence.stops(self.rate)
+
     def see(self, draft: Draft, step: Step) -> None:
         """Count one verified draft; one that proposes nothing says nothing."""
         levels = _levels(draft, step)
@@ -68,7 +83,7 @@ class AcceptanceEstimate:
             return
         self._watch_for_change(levels)
         self.age(_KEPT)
-        for position, (rank, num_children) in enumerate(levels):
+        for position, (rank, num_children, confidence) in enumerate(levels):
             if position == len(self._by_position):
                 self._by_position.append([0.0, 0.0])
             hit = float(rank == 0)
@@ -76,6 +91,8 @@ class AcceptanceEstimate:
             self._trials += 1
             self._by_position[position][0] += hit
             self._by_position[position][1] += 1
+            if confidence is not None:
+                self._by_confidence.see(confidence, rank == 0)
             last = num_children - 1 if rank is None else rank
             for other, counts in enumerate(self._by_rank[:last], start=1):
                 counts[0] += other == rank
@@ -88,11 +105,12 @@ class AcceptanceEstimate:
         for counts in (*self._by_position, *self._by_rank):
             counts[0] *= kept
             counts[1] *= kept
+        self._by_confidence.age(kept)
 
     def _watch_for_change(self, levels: Sequence[Level]) -> None:
         """Forget most when rounds in a row end in a way that the estimate finds too rare."""
-        all_hit = all(rank is not None for rank, _ in levels)
-        none_hit = levels[0][0] is None
+        all_hit = all(level.rank is not None for level in levels)
+        none_hit = levels[0].rank is None
         chance = 1.0 - self.at(0)
         if all_hit:
             chance = prod(self.at(position) for position in range(len(levels)))
@@ -108,9 +126,10 @@ class AcceptanceEstimate:
 
 def _levels(draft: Draft, step: Step) -> list[Level]:
     """The levels of a draft that were tried, from the anchor's children down."""
+    sure = draft.confidences or [None] * len(draft.tokens)
     if draft.is_chain:
-        tried: list[Level] = [(0, 1)] * step.accepted
-        return tried if step.accepted >= len(draft.tokens) else [*tried, (None, 1)]
+        tried = min(step.accepted + 1, len(draft.tokens))
+        return [Level(0 if i < step.accepted else None, 1, sure[i]) for i in range(tried)]
     levels: list[Level] = []
     node = -1
     for token in (*step.tokens[: step.accepted], None):
@@ -124,5 +143,5 @@ def _levels(draft: Draft, step: Step) -> list[Level]:
                 break
             rank = tokens.index(token)
             node = children[rank]
-        levels.append((rank, len(children)))
+        levels.append(Level(rank, len(children), sure[children[0]]))
     return levels

@@ -13,7 +13,7 @@ decoding of the same tokens, and a draft that might overdraw it is not made.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from draftproof.config import MAX_NODES
@@ -75,6 +75,8 @@ class _Choice:
     """T: what a round takes."""
     rate: float
     """E / T: tokens a second."""
+    min_confidence: float = 0.0
+    """Below it a draft ends early, and takes less than `seconds`."""
 
 
 class AdaptiveControl:
@@ -97,18 +99,19 @@ class AdaptiveControl:
         self._probed = False
         """A probe has told something that was not looked at yet."""
         self._branches = trees
-        self._width, self._levels = 1, 0
-        """Of the last plan; a drafter that proposes less has taken its time all the same."""
+        self._last = Plan(0)
+        """A drafter that proposes less has taken its time all the same, unless it was to stop."""
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
         curves = self._forecast.turn_to(context_length, batch_size)
-        self._width, self._levels = 1, 0
+        self._last = Plan(0)
         due = self._drafting or self._probed or self._since_probe >= self._wait
         if max_depth == 0 or not due:
             return Plan(0)
         plain = self._forecast.seconds(0, 1, 1)
         widths = sorted({1, *curves.draft}) if self._branches else [1]
         choices = self._choices(min(max_depth, MAX_AUTO_DEPTH), widths)
+        choices += self._stopping([c for c in choices if c.width == 1], batch_size)
         self._go_over(max(choice.rate for choice in choices) * plain)
         affordable = self._affordable(choices, plain)
         if not self._drafting:
@@ -121,15 +124,17 @@ class AdaptiveControl:
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         self._stay += 1
         self._since_probe += 1
-        self._forecast.observe(cost, self._width)
+        plan = self._last
+        self._forecast.observe(cost, plan.width)
         # What a round took beyond the rounds of plain decoding that its tokens replace; by the
         # forecast, for the clock of a single round is no evidence.
-        seconds = self._forecast.seconds(self._levels, self._width, 1 + step.drafted)
+        levels = min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
+        seconds = self._forecast.seconds(levels, plan.width, 1 + step.drafted)
         loss = seconds / self._forecast.seconds(0, 1, 1) - len(step.tokens)
         self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
         if step.drafted == 0:
             return
-        if self._width > 1 and draft.is_chain and step.depth > 1:
+        if plan.width > 1 and draft.is_chain and step.depth > 1:
             self._branches = False
         if not self._drafting:
             self._acceptance.age(_KEPT_BY_PROBE)
@@ -150,6 +155,29 @@ class AdaptiveControl:
                 seconds = self._forecast.seconds(levels, width, 1 + size)
                 if seconds <= longest or levels == 1:
                     choices.append(_Choice(levels, width, size, seconds, tokens / seconds))
+        return choices
+
+    def _stopping(self, chains: Sequence[_Choice], batch_size: int) -> list[_Choice]:
+        """The same chains, left where the drafter is in doubt, down to where they stop paying.
+
+        A token is accepted and drafted on behind in `stop.kept` of the cases in which it is
+        accepted. A level costs nothing where no sequence of the batch gets so far.
+        """
+        choices = []
+        for stop in self._acceptance.stops:
+            tokens, seconds, chance, reached, best = 1.0, 0.0, 1.0, 1.0, 0.0
+            for level, chain in enumerate(chains):
+                chance *= self._acceptance.at(level)
+                tokens += chance
+                further = chain.seconds - chains[level - 1].seconds if level else chain.seconds
+                seconds += (1 - (1 - reached) ** batch_size) * further
+                rate = tokens / seconds
+                if rate < best:
+                    break
+                best = rate
+                choices.append(replace(chain, rate=rate, min_confidence=stop.min_confidence))
+                chance *= stop.kept
+                reached *= stop.goes_on
         return choices
 
     def _affordable(self, choices: Sequence[_Choice], plain: float) -> list[_Choice]:
@@ -188,8 +216,10 @@ class AdaptiveControl:
         self._wait = _FIRST_WAIT if hit else min(longest, 2 * self._wait)
 
     def _as_plan(self, choice: _Choice) -> Plan:
-        self._width, self._levels = choice.width, choice.levels
-        return Plan(choice.levels, choice.width, choice.nodes, self._floor(choice))
+        self._last = Plan(
+            choice.levels, choice.width, choice.nodes, self._floor(choice), choice.min_confidence
+        )
+        return self._last
 
     def _floor(self, choice: _Choice) -> float:
         """The chance from which a node pays for its column, when tokens come at `choice.rate`.

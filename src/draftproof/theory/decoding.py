@@ -22,6 +22,16 @@ _MAX_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One level of one draft."""
+
+    confidence: float | None
+    """How sure the drafter is of its first choice; None where it cannot tell."""
+    rate: float
+    """Probability that the first choice is accepted given that the path before was."""
+
+
+@dataclass(frozen=True, slots=True)
 class Acceptance:
     """How a drafter fares against its target. `InvalidSetting` for what is no probability."""
 
@@ -32,18 +42,33 @@ class Acceptance:
     """The same of the second, third, ... choice, given that the better ones were not."""
     proposes: float = 1.0
     """Share of rounds in which the drafter has anything to propose."""
+    confidences: tuple[tuple[float, float], ...] = ()
+    """(confidence of the drafter at a place, factor of the rate there), each equally likely."""
 
     def __post_init__(self) -> None:
         for name, rates in (("rates", self.rates), ("ranks", self.ranks)):
             for rate in rates:
                 check_rate(name, rate)
         check_rate("proposes", self.proposes)
+        for confidence, factor in self.confidences:
+            check_rate("confidence", confidence)
+            check_rate("rate of a place", min(1.0, max(self.rates)) * factor)
         check_count("the number of rates", len(self.rates), 1, _MAX_TOKENS)
 
     def down_to(self, depth: int) -> tuple[float, ...]:
         """The rates of levels 1 to `depth`."""
         missing = depth - len(self.rates)
         return self.rates[:depth] if missing <= 0 else self.rates + self.rates[-1:] * missing
+
+    def places(self, depth: int, rng: random.Random) -> list[Place]:
+        """Those down one draft, as chance has them."""
+        rates = self.down_to(depth)
+        if not self.confidences:
+            return [Place(None, rate) for rate in rates]
+        drawn = [rng.choice(self.confidences) for _ in rates]
+        return [
+            Place(sure, rate * factor) for rate, (sure, factor) in zip(rates, drawn, strict=True)
+        ]
 
 
 class Policy(Protocol):
@@ -155,14 +180,15 @@ def _round(
     rng: random.Random,
 ) -> float:
     """One round of a batch; returns its seconds."""
-    trees, steps, width = [], [], 1
+    drafts, steps, width = [], [], 1
     for row in rows:
         now = acceptance(row.done) if callable(acceptance) else acceptance
         plan = row.plan(len(rows))
         depth = plan.depth if rng.random() < now.proposes else 0
-        tree = list(best_nodes(now.down_to(depth), now.ranks, plan.width, plan.nodes))
-        trees.append(tree)
-        steps.append(_step(tree, now, rng))
+        places = _sure_enough(now.places(depth, rng), plan)
+        tree = list(best_nodes(now.down_to(len(places)), now.ranks, plan.width, plan.nodes))
+        drafts.append(_draft(tree, places))
+        steps.append(_step(tree, places, now.ranks, rng))
         width = max(width, plan.width)
     levels = max(step.depth for step in steps)
     columns = 1 + max(step.drafted for step in steps)
@@ -173,26 +199,37 @@ def _round(
         verify_s=costs.verify_seconds(columns, max(row.context_length for row in rows)),
         rest_s=costs.rest,
     )
-    for row, tree, step in zip(rows, trees, steps, strict=True):
+    for row, draft, step in zip(rows, drafts, steps, strict=True):
         row.done += len(step.tokens)
-        row.policy.observe(_draft(tree), step, cost)
+        row.policy.observe(draft, step, cost)
     return cost.draft_s + cost.verify_s + cost.rest_s
 
 
-def _draft(tree: Sequence[Node]) -> Draft:
+def _sure_enough(places: Sequence[Place], plan: Plan) -> Sequence[Place]:
+    """The places that are drafted at: none behind the first doubtful one."""
+    for i, place in enumerate(places):
+        if place.confidence is not None and place.confidence < plan.min_confidence:
+            return places[: i + 1]
+    return places
+
+
+def _draft(tree: Sequence[Node], places: Sequence[Place]) -> Draft:
     """The tree with node i carrying token i."""
     parents = tuple(node.parent for node in tree)
-    return Draft(tuple(range(len(tree))), parents, None, Proposal.POINT)
+    sure = [places[node.level - 1].confidence for node in tree]
+    known = tuple(confidence for confidence in sure if confidence is not None)
+    return Draft(tuple(range(len(tree))), parents, None, Proposal.POINT, known or None)
 
 
-def _step(tree: Sequence[Node], acceptance: Acceptance, rng: random.Random) -> Step:
+def _step(
+    tree: Sequence[Node], places: Sequence[Place], ranks: Sequence[float], rng: random.Random
+) -> Step:
     """Accept down from the anchor as long as the rank that chance chooses is in the tree."""
     children = {(node.parent, node.rank): i for i, node in enumerate(tree)}
     depth = max((node.level for node in tree), default=0)
-    rates = acceptance.down_to(depth)
     path: list[int] = []
     while len(path) < depth:
-        rank = _rank(rates[len(path)], acceptance.ranks, rng)
+        rank = _rank(places[len(path)].rate, ranks, rng)
         node = children.get((path[-1] if path else -1, rank))
         if node is None:
             break
