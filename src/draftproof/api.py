@@ -13,7 +13,7 @@ from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
 from draftproof.control.costs import CostBook
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
-from draftproof.drafters.base import Drafter, remembers
+from draftproof.drafters.base import Drafter, check_confidence, remembers
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
@@ -54,6 +54,7 @@ class Speculator:
         self.costs = costs or CostBook()
         self.end_ids = end_ids
         self.num_tokens = num_tokens(tokenizer, target.vocab_size)
+        check_confidence(drafter, self.settings.min_confidence)
         if verifier is not None and not find(verifier).greedy:
             # A pair that can never work is refused here, not in the first request.
             warm = SamplingParams(temperature=1.0)
@@ -69,6 +70,7 @@ class Speculator:
         depth: Depth | None = None,
         width: int | None = None,
         nodes: int | None = None,
+        min_confidence: float | None = None,
         verifier: str | Verifier | None = None,
         dtype: Any = "auto",
         device: Any = "auto",
@@ -83,7 +85,7 @@ class Speculator:
         depth: tokens drafted per round, or "auto", the default, for as many as pay; what that
         has to know of the machine is measured once and kept in the user's cache.
         width: children of a drafted token, with a fixed depth; 1, the default, drafts chains.
-        nodes: most tokens of one draft (docs/trees.md).
+        nodes, min_confidence: most tokens of a draft; how sure a model has to be to draft on.
         verifier: tokenwise, blockwise, tree, traversal, coupled or point; by default the best for
         each request (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
@@ -94,9 +96,9 @@ class Speculator:
             find(verifier)  # an unknown name is told before a model is loaded
         if isinstance(drafter, str):
             check_spec(drafter)
-        shape: dict[str, Any] = {"depth": depth, "width": width, "nodes": nodes}
-        given = {name: value for name, value in shape.items() if value is not None}
-        settings = replace(settings or EngineSettings(), **given)
+        settings = (settings or EngineSettings()).having(
+            depth=depth, width=width, nodes=nodes, min_confidence=min_confidence
+        )
         by_name = isinstance(target, str) and isinstance(drafter, str)
         loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
         model = HFModel(loaded.model, loaded.name, settings.kernels)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 from draftproof.errors import InvalidSetting
 
@@ -30,6 +30,9 @@ class EngineSettings:
     For a fixed depth: "auto" chooses the width, too."""
     nodes: int | None = None
     """Most tokens of one draft, 1 to `MAX_NODES`; None for as many as fit."""
+    min_confidence: float = 0.0
+    """0 to 1: a draft ends with a token at whose place a drafter that is a model was less sure than
+    this. For a fixed depth: "auto" finds out by itself what pays."""
     max_batch: int = 32
     """Sequences decoded side by side; the rest wait for a free row."""
     prefill_chunk: int = 512
@@ -56,11 +59,23 @@ class EngineSettings:
                 f"width is {self.width} and depth 'auto', which chooses the width as well; give a "
                 "depth with it, or leave it out"
             )
+        if not 0 <= self.min_confidence <= 1:
+            raise InvalidSetting(f"min_confidence is {self.min_confidence!r}; give 0 to 1")
+        if self.depth == "auto" and self.min_confidence > 0:
+            raise InvalidSetting(
+                f"min_confidence is {self.min_confidence:g} and depth 'auto', which finds out by "
+                "itself where to stop; give a depth with it, or leave it out"
+            )
         for name in ("max_batch", "prefill_chunk", "max_cache_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidSetting(f"{name} is {getattr(self, name)}; give at least 1")
         if self.kernels not in get_args(Kernels):
             raise InvalidSetting(f"kernels is {self.kernels!r}; give 'exact' or 'fastest'")
+
+    def having(self, **fields: Any) -> EngineSettings:
+        """These settings with other values of some fields; None leaves a field as it is."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        return replace(self, **given)
 
 
 @dataclass(frozen=True, slots=True)

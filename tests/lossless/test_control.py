@@ -75,7 +75,8 @@ class AnyPlan:
         depth = self._rng.choice([0, 1, 2, 3, 5, 9, 17])
         width = self._rng.choice([1, 1, 2, 3])
         floor = self._rng.choice([0.0, 0.0, 0.1, 0.6])
-        return Plan(min(depth, max_depth), width, self._rng.choice([1, 4, 11, 64]), floor)
+        sure = self._rng.choice([0.0, 0.0, 0.4, 0.8])
+        return Plan(min(depth, max_depth), width, self._rng.choice([1, 4, 11, 64]), floor, sure)
 
     def observe(self, draft, step, cost):
         assert step.depth == draft.depth
@@ -107,9 +108,9 @@ def as_given(monkeypatch):
     """Rounds take the seconds that the curves say, not those of the clock."""
 
     def use(curves):
-        def cost(steps, _seconds):
-            levels = max(step.depth for step in steps)
-            columns = 1 + max(step.drafted for step in steps)
+        def cost(drafts, _seconds):
+            levels = max(draft.depth for draft in drafts)
+            columns = 1 + max(len(draft.tokens) for draft in drafts)
             draft, verify = curves.draft_seconds(levels), curves.verify_seconds(columns)
             return RoundCost(columns, levels, draft, verify, rest_s=0.0)
 

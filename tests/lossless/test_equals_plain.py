@@ -141,6 +141,7 @@ def random_plans(seed):
             "width": int(dice.integers(1, 5)),
             "nodes": int(dice.integers(1, 25)),
             "floor": float(dice.choice([0.0, 0.05, 0.3])),
+            "min_confidence": float(dice.choice([0.0, 0.4, 0.8])),
         }
         for _ in range(101)
     ]

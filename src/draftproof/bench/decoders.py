@@ -49,7 +49,12 @@ class Decoders:
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
             for depth, width in matrix.shapes():
-                settings = replace(plain.settings, depth=depth, width=width or 1)
+                settings = replace(
+                    plain.settings,
+                    depth=depth,
+                    width=width or 1,
+                    min_confidence=0.0 if depth == "auto" else matrix.min_confidence,
+                )
                 self._ours[spec, depth, width] = plain.with_drafter(drafter, settings)
         self._peers: Mapping[str, PeerProcess] = {
             spec: PeerProcess(replace(start, spec=spec)) for spec in matrix.peers

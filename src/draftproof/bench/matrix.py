@@ -72,6 +72,8 @@ class Matrix:
     peers: tuple[str, ...]
     widths: tuple[int, ...] = (1,)
     """With each fixed depth; depth "auto" chooses the width, too."""
+    min_confidence: float = 0.0
+    """With each fixed depth, as `EngineSettings` has it."""
 
     def __post_init__(self) -> None:
         for name in ("drafters", "depths", "widths", "temperatures", "batches"):
@@ -92,7 +94,7 @@ class Matrix:
                 )
         only_auto = set(self.depths) == {"auto"}
         for width in self.widths:
-            EngineSettings(depth="auto" if only_auto else 1, width=width)
+            EngineSettings("auto" if only_auto else 1, width, min_confidence=self.min_confidence)
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature)
         for batch in self.batches:

@@ -93,6 +93,7 @@ class Result:
             "seed": settings.seed,
             "kernels": settings.kernels,
             "nodes": settings.nodes,
+            "min_confidence": settings.matrix.min_confidence,
             "prompts": {
                 "source": selection.source,
                 "total": selection.total,

@@ -61,6 +61,7 @@ def bench(
         ),
     ] = None,
     nodes: options.Nodes = None,
+    min_confidence: options.MinConfidence = 0.0,
     settings: options.SettingsFile = None,
     temperature: Annotated[
         list[float] | None,
@@ -121,7 +122,7 @@ def bench(
         depth, width = depth or [tuned["depth"]], width or [tuned["width"]]
     chosen = Settings(
         target=target,
-        matrix=_matrix(drafter, depth, width, temperature, batch, peer),
+        matrix=_matrix(drafter, depth, width, temperature, batch, peer, min_confidence),
         records=records or Path(time.strftime("bench-%Y%m%d-%H%M%S.jsonl")),
         prompts=prompts,
         nodes=nodes,
@@ -155,6 +156,7 @@ def _matrix(
     temperatures: list[float] | None,
     batches: list[int] | None,
     peers: list[str] | None,
+    min_confidence: float,
 ) -> Matrix:
     """The settings as given, defaults where nothing is."""
     from draftproof.bench.matrix import Matrix
@@ -169,6 +171,7 @@ def _matrix(
         temperatures=tuple(temperatures or (0.0,)),
         batches=tuple(batches or (1,)),
         peers=() if wanted == ("none",) else wanted,
+        min_confidence=min_confidence,
     )
 
 

@@ -48,6 +48,7 @@ def generate(
     depth: options.Depth = options.DEPTH,
     width: options.Width = 1,
     nodes: options.Nodes = None,
+    min_confidence: options.MinConfidence = 0.0,
     settings: options.SettingsFile = None,
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
@@ -120,7 +121,13 @@ def generate(
     shape = {"depth": depth, "width": width, "nodes": nodes}
     pair = options.from_settings(context, settings, target=target, drafter=drafter, **shape)
     speculator = options.load_speculator(
-        **pair, verifier=verifier, dtype=dtype, device=device, kernels=kernels, quiet=silent
+        **pair,
+        min_confidence=min_confidence,
+        verifier=verifier,
+        dtype=dtype,
+        device=device,
+        kernels=kernels,
+        quiet=silent,
     )
     message = options.chat_or_text(speculator, text, system, raw)
     run = _Run(speculator, message, params, json_, silent)

@@ -57,6 +57,13 @@ Nodes = Annotated[
     int | None,
     typer.Option(help=f"Most tokens of one draft, 1 to {MAX_NODES}. Default: all that fit."),
 ]
+MinConfidence = Annotated[
+    float,
+    typer.Option(
+        help="Where a model drafts, go on only behind tokens at whose place it was at least so "
+        "sure, 0 to 1; needs a --depth, as auto finds out what pays."
+    ),
+]
 VerifierName = Annotated[
     str | None,
     typer.Option(
@@ -110,6 +117,7 @@ def load_speculator(
     quiet: bool,
     width: int = 1,
     nodes: int | None = None,
+    min_confidence: float = 0.0,
 ) -> Speculator:
     """Load a pair with a spinner on stderr."""
     from draftproof.api import Speculator
@@ -118,7 +126,11 @@ def load_speculator(
 
     # Bad settings are told before a model is loaded for them.
     settings = EngineSettings(
-        depth=parse_depth(depth), width=width, nodes=nodes, kernels=cast("Kernels", kernels)
+        depth=parse_depth(depth),
+        width=width,
+        nodes=nodes,
+        min_confidence=min_confidence,
+        kernels=cast("Kernels", kernels),
     )
     if verifier is not None:
         find(verifier)

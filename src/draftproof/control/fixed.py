@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from draftproof.config import MAX_NODES
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
 
 
 class FixedPlan:
-    def __init__(self, depth: int, width: int = 1, nodes: int = MAX_NODES) -> None:
-        self._depth = depth
-        self._width = width
-        self._nodes = nodes
+    def __init__(
+        self, depth: int, width: int = 1, nodes: int = MAX_NODES, min_confidence: float = 0.0
+    ) -> None:
+        self._plan = Plan(depth, width, nodes, min_confidence=min_confidence)
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:  # noqa: ARG002
-        return Plan(min(self._depth, max_depth), self._width, self._nodes)
+        return replace(self._plan, depth=min(self._plan.depth, max_depth))
 
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         """A fixed plan learns nothing."""

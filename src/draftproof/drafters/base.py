@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from draftproof.core import Context, Draft, Plan, Proposal, Step
+from draftproof.errors import InvalidSetting
 from draftproof.models.cache import KVCache
 
 
@@ -57,7 +58,8 @@ class Drafter(Protocol):
 
     One whose drafts may depend on what other requests were answered, in the same loop or before,
     says so by an attribute `remembers = True`: rules are chosen accordingly. If the memory outlives
-    a loop, its method `fresh()` gives the same drafter without it.
+    a loop, its method `fresh()` gives the same drafter without it. One that ends its drafts where
+    it is less sure than `Plan.min_confidence` says so by `stops_in_doubt = True`.
     """
 
     name: str
@@ -81,6 +83,15 @@ def fresh(drafter: DrafterT) -> DrafterT:
 def remembers(drafter: Drafter) -> bool:
     """Whether its drafts may depend on what other requests were answered."""
     return bool(getattr(drafter, "remembers", False))
+
+
+def check_confidence(drafter: Drafter, min_confidence: float) -> None:
+    """Refuse a threshold for a drafter that would not heed it."""
+    if min_confidence > 0 and not getattr(drafter, "stops_in_doubt", False):
+        raise InvalidSetting(
+            f"min_confidence is {min_confidence:g} and the drafter {drafter.name!r} does not say "
+            "how sure it is, as only models do; leave min_confidence out"
+        )
 
 
 def num_shared(held: Sequence[int], tokens: Sequence[int]) -> int:

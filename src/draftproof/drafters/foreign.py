@@ -76,6 +76,7 @@ class TokenLevelDrafter:
     """Token-level intersection, TLI: section 4 of the paper."""
 
     proposals = ModelDrafter.proposals
+    stops_in_doubt = True
 
     def __init__(self, pair: ForeignPair) -> None:
         self.name = f"model-tli:{pair.model.name}"
@@ -95,6 +96,7 @@ class StringLevelDrafter:
     """String-level exact match, SLEM: section 3 of the paper."""
 
     proposals = frozenset({Proposal.POINT})
+    stops_in_doubt = True
 
     def __init__(self, pair: ForeignPair) -> None:
         self.name = f"model-slem:{pair.model.name}"

@@ -25,6 +25,7 @@ class HybridDrafter:
         self.name = f"hybrid:{lookup.name},{other.name}"
         self.proposals = other.proposals
         self.remembers = remembers(lookup) or remembers(other)
+        self.stops_in_doubt = bool(getattr(other, "stops_in_doubt", False))
         self._lookup = lookup
         self._other = other
 

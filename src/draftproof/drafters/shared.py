@@ -18,6 +18,7 @@ from draftproof.models.cache import KVCache
 
 class SharedCacheDrafter:
     proposals = frozenset(Proposal)
+    stops_in_doubt = True
 
     def __init__(self, name: str, model: TargetModel) -> None:
         self.name = name

@@ -62,7 +62,8 @@ class Engine:
         nodes = self.settings.nodes or MAX_NODES
         depth, width = self.settings.depth, self.settings.width
         if depth != "auto":
-            return lambda trees: FixedPlan(depth, width if trees else 1, nodes)
+            sure = self.settings.min_confidence
+            return lambda trees: FixedPlan(depth, width if trees else 1, nodes, sure)
         here = situation(self.target, self.drafter, self.settings)
         measure = partial(measure_costs, self.target, self.drafter, tuple(text))
 
