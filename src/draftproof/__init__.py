@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from draftproof.custom_generate import custom_generate
     from draftproof.errors import DraftproofError
     from draftproof.output import Output, Piece, Sample
+    from draftproof.sampling.grammar import Grammar
     from draftproof.sampling.params import SamplingParams
     from draftproof.stats.counters import Stats
     from draftproof.theory import best_depth, expected_speedup, simulate_speedup
@@ -21,6 +22,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "DraftproofError": "errors",
     "EngineSettings": "config",
+    "Grammar": "sampling.grammar",
     "Output": "output",
     "Piece": "output",
     "Sample": "output",
@@ -37,6 +39,7 @@ _HOMES = {
 __all__ = [
     "DraftproofError",
     "EngineSettings",
+    "Grammar",
     "Output",
     "Piece",
     "Sample",

@@ -17,6 +17,7 @@ from draftproof.drafters.base import Drafter, check_confidence, remembers
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
+from draftproof.engine.grammars import Grammars
 from draftproof.engine.prompt import Prompt, encode, is_batch
 from draftproof.engine.request import Drafts, Language, make_sequences
 from draftproof.errors import InvalidPrompt, InvalidSetting
@@ -43,9 +44,10 @@ class Speculator:
         verifier: str | Verifier | None = None,
         settings: EngineSettings | None = None,
         costs: CostBook | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """`costs` keeps what passes and drafts cost here, for depth "auto"; one of its own if
-        none is given."""
+        """`costs` keeps what passes and drafts cost here, for depth "auto"; `grammars` the tokens
+        as grammars read them. Each makes its own if none is given."""
         self.target = target
         self.drafter = drafter
         self.tokenizer = tokenizer
@@ -54,6 +56,9 @@ class Speculator:
         self.costs = costs or CostBook()
         self.end_ids = end_ids
         self.num_tokens = num_tokens(tokenizer, target.vocab_size)
+        if grammars is None and tokenizer is not None:
+            grammars = Grammars(tokenizer, self.num_tokens)
+        self.grammars = grammars
         check_confidence(drafter, self.settings.min_confidence)
         if verifier is not None and not find(verifier).greedy:
             # A pair that can never work is refused here, not in the first request.
@@ -133,6 +138,7 @@ class Speculator:
             verifier=self.verifier,
             settings=settings or self.settings,
             costs=self.costs,
+            grammars=self.grammars,
         )
 
     # mypy cannot tell an empty list of ids from an empty list of prompts.
@@ -193,6 +199,11 @@ class Speculator:
         (sequence,) = self._sequences(drafter, ids, params, first_id=0)
         return Stream(self._engine(drafter), sequence)
 
+    @property
+    def language(self) -> Language:
+        """What is known of the target's ids."""
+        return Language(self.tokenizer, self.num_tokens, self.end_ids, self.grammars)
+
     def encode(self, prompt: Prompt) -> list[int]:
         """The token ids that `prompt` is read as."""
         return encode(prompt, self.tokenizer)
@@ -233,8 +244,7 @@ class Speculator:
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
         width = self.settings.width
         drafts = Drafts(drafter.name, drafter.proposals, verifier, width, remembers(drafter))
-        language = Language(self.tokenizer, self.num_tokens, self.end_ids)
-        return make_sequences(ids, params, self.target, language, drafts, first_id)
+        return make_sequences(ids, params, self.target, self.language, drafts, first_id)
 
 
 class Stream:

@@ -8,7 +8,10 @@ import math
 import pytest
 
 from draftproof.errors import InvalidSetting
+from draftproof.sampling.grammar import Grammar
 from draftproof.sampling.params import MAX_LOGPROBS, MAX_SAMPLES, SamplingParams
+
+pytest.importorskip("llguidance")
 
 NAN, INF = math.nan, math.inf
 WRONG = {
@@ -30,6 +33,7 @@ WRONG = {
     "logprobs": [-1, MAX_LOGPROBS + 1, 1.5, True],
     "logits_processors": [[3], ["f"], 5, None],
     "ignore_eos": ["no", 1, None],
+    "grammar": ["a+", {"type": "object"}, 5, False],
 }
 RIGHT = {
     "max_tokens": [0, 1, 10**6],
@@ -50,6 +54,7 @@ RIGHT = {
     "logprobs": [None, 0, MAX_LOGPROBS],
     "logits_processors": [(), [lambda ids, scores: scores]],  # noqa: ARG005
     "ignore_eos": [True, False],
+    "grammar": [None, Grammar.regex("a+"), Grammar.json_object()],
 }
 
 

@@ -13,6 +13,7 @@ from draftproof.core import Draft, Proposal
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
+from draftproof.sampling.matcher import Matcher
 from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
@@ -59,12 +60,13 @@ def first_difference(
     found: Sequence[int],
     params: SamplingParams,
     num_tokens: int,
+    matcher: Matcher | None = None,
 ) -> Difference | None:
     """None when the ids are equal; else the first difference with its gap.
 
     The gap is recomputed by feeding the target the common ids: between the two tokens' logits,
     biases and penalties included, at temperature 0, and between their places in the seeded race
-    log(p) - log(E) otherwise.
+    log(p) - log(E) otherwise. `matcher` is that of the request's grammar.
     """
     if list(expected) == list(found):
         return None
@@ -78,7 +80,15 @@ def first_difference(
     if a is None or b is None:
         # One has ended where the other goes on, on equal ids: rounding cannot do that.
         return Difference(position, a, b, float("inf"), tolerance)
-    scores = _race_scores(logits, ids, params, len(prompt), num_tokens)
+    # At temperature 1 the law is the softmax of the very logits that greedy decoding compares.
+    warmed = replace(params, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0)
+    warp = Warp(
+        warmed if params.is_greedy else params,
+        prompt_length=len(prompt),
+        num_tokens=num_tokens,
+        matcher=matcher,
+    )
+    scores = _race_scores(logits, ids, params, warp)
     return Difference(position, a, b, abs(float(scores[a] - scores[b])), tolerance)
 
 
@@ -93,18 +103,9 @@ def last_logits(target: TargetModel, ids: Sequence[int], count: int) -> torch.Te
 
 
 def _race_scores(
-    logits: torch.Tensor,
-    ids: Sequence[int],
-    params: SamplingParams,
-    prompt_length: int,
-    num_tokens: int,
+    logits: torch.Tensor, ids: Sequence[int], params: SamplingParams, warp: Warp
 ) -> torch.Tensor:
     """What argmax was taken of, in logits up to a constant: f64[V]."""
-    # At temperature 1 the law is the softmax of the very logits that greedy decoding compares.
-    greedy = replace(params, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0)
-    warp = Warp(
-        greedy if params.is_greedy else params, prompt_length=prompt_length, num_tokens=num_tokens
-    )
     p = warp.target_law(logits[None], ids, (), ())[0]
     if params.is_greedy:
         return p.double().log()

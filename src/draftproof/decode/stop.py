@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from draftproof.core import FinishReason
 from draftproof.decode.text import TextStream
+from draftproof.sampling.matcher import Matcher
 from draftproof.sampling.params import SamplingParams
 
 
@@ -26,7 +27,7 @@ class StopRules:
 
     An end token or stop id is kept as a token and left out of the text. A stop string is kept up
     to the token that completes it and cut out of the text; text that could still become one is
-    held back until that is decided.
+    held back until that is decided. Under a grammar a text ends where it cannot go on.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class StopRules:
         end_ids: frozenset[int],
         stream: TextStream,
         max_length: int,
+        matcher: Matcher | None = None,
     ) -> None:
         """`max_length` is the most ids, prompt included, that budget and context allow."""
         self._params = params
         self._end_ids = end_ids
         self._stream = stream
         self._max_length = max_length
+        self._matcher = matcher
         self._held = ""
 
     def cut(self, committed: Sequence[int], prompt_length: int, tokens: Sequence[int]) -> Cut:
@@ -68,10 +71,15 @@ class StopRules:
         if at is not None and generated >= self._params.min_tokens:
             self._held = self._held[:at]
             return "stop"
-        if self._params.stop_rule is not None and self._params.stop_rule(ids):
+        if self._is_over(ids, generated):
             self._held += self._stream.flush()
             return "stop"
         return "length" if len(ids) >= self._max_length else None
+
+    def _is_over(self, ids: Sequence[int], generated: int) -> bool:
+        if self._params.stop_rule is not None and self._params.stop_rule(ids):
+            return True
+        return self._matcher is not None and self._matcher.after(tuple(ids[-generated:])).is_over
 
     def _stop_string(self, before: int) -> int | None:
         """Where the first stop string begins that the text behind `before` completes."""

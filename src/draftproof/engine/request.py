@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence as Ids
 from dataclasses import dataclass
 
-from draftproof.core import Proposal
+from draftproof.core import FinishReason, Proposal
 from draftproof.decode.sequence import Sequence
 from draftproof.decode.stop import StopRules
 from draftproof.decode.text import Decoder, TextStream
+from draftproof.engine.grammars import Grammars
 from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.base import TargetModel
+from draftproof.sampling.matcher import Matcher
 from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
@@ -29,6 +31,23 @@ class Language:
     """Ids below this are real tokens; the rest pads the embedding."""
     end_ids: frozenset[int]
     """The model's own end tokens; may be empty."""
+    grammars: Grammars | None = None
+    """Reads the tokenizer once for all requests; None without one."""
+
+    def ends(self, params: SamplingParams) -> frozenset[int]:
+        """Ids that end the texts of one request."""
+        model = frozenset() if params.ignore_eos else self.end_ids
+        return model | frozenset(params.stop_token_ids)
+
+    def matcher(self, params: SamplingParams) -> Matcher | None:
+        """For one sequence; None where the request has no grammar."""
+        if params.grammar is None:
+            return None
+        if self.grammars is None:
+            raise InvalidSetting(
+                "a grammar needs a tokenizer and the model came without one; pass tokenizer="
+            )
+        return self.grammars.matcher(params.grammar, self.ends(params))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +82,18 @@ def make_sequences(
     if params.stop_strings and language.decoder is None:
         raise InvalidSetting("stop strings need a tokenizer and none was given; use stop_token_ids")
     pairing = drafts.pairing(params)
-    max_length = len(prompt) + params.max_tokens
-    if target.max_positions is not None:
-        max_length = min(max_length, target.max_positions)
-    model_ends = frozenset() if params.ignore_eos else language.end_ids
+    max_length = _max_length(prompt, params, target)
     sequences = []
     for sample in range(params.n):
+        matcher = language.matcher(params)
         warp = Warp(
             params,
             prompt_length=len(prompt),
             num_tokens=language.num_tokens,
             end_ids=language.end_ids | frozenset(params.stop_token_ids),
+            matcher=matcher,
         )
-        stop = StopRules(
-            params,
-            model_ends | frozenset(params.stop_token_ids),
-            TextStream(language.decoder, prompt),
-            max_length,
-        )
+        stream = TextStream(language.decoder, prompt)
         sequences.append(
             Sequence(
                 seq_id=first_id + sample,
@@ -90,13 +103,24 @@ def make_sequences(
                 pairing=pairing,
                 warp=warp,
                 noise=KeyedNoise(params.seed, sample),
-                stop=stop,
+                stop=StopRules(params, language.ends(params), stream, max_length, matcher),
                 max_length=max_length,
                 stats=Stats(prompt_tokens=len(prompt)),
-                finish_reason="length" if params.max_tokens == 0 else None,
+                finish_reason=_over_at_once(params, matcher),
             )
         )
     return sequences
+
+
+def _max_length(prompt: Ids[int], params: SamplingParams, target: TargetModel) -> int:
+    wanted = len(prompt) + params.max_tokens
+    return wanted if target.max_positions is None else min(wanted, target.max_positions)
+
+
+def _over_at_once(params: SamplingParams, matcher: Matcher | None) -> FinishReason | None:
+    if matcher is not None and matcher.after(()).is_over:
+        return "stop"
+    return "length" if params.max_tokens == 0 else None
 
 
 def _check_prompt(prompt: Ids[int], target: TargetModel, num_tokens: int) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from draftproof.errors import InvalidSetting
+from draftproof.sampling.grammar import Grammar
 
 StopRule = Callable[[Sequence[int]], bool]
 
@@ -30,8 +31,8 @@ class SamplingParams:
     """How to sample one request.
 
     Processing order: logit_bias, repetition, presence and frequency penalty, min_tokens, the
-    user's processors, temperature, top_k, top_p, min_p. Each is applied at every drafted position
-    with the drafted prefix included, exactly as plain decoding would see it.
+    user's processors, grammar, temperature, top_k, top_p, min_p. Each is applied at every drafted
+    position with the drafted prefix included, exactly as plain decoding would see it.
     """
 
     max_tokens: int = 256
@@ -72,6 +73,9 @@ class SamplingParams:
     logits_processors: Sequence[LogitsProcessor] = ()
     """Functions of (ids, logits). A copy judges each drafted position, so a rejected draft
     leaves no trace in a stateful one; one that cannot be copied is refused."""
+    grammar: Grammar | None = None
+    """What the whole text has to look like: only tokens with which it can still become that are
+    possible, end tokens only where it is complete, and it ends where it cannot go on."""
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "logits_processors"):
@@ -83,6 +87,7 @@ class SamplingParams:
         self._check_shape()
         self._check_penalties()
         self._check_stop()
+        self._check_grammar()
 
     @property
     def is_greedy(self) -> bool:
@@ -143,6 +148,21 @@ class SamplingParams:
                 raise InvalidSetting(f"stop holds {text!r}; give non-empty strings")
         for token in self.stop_token_ids:
             _integer("a token id in stop_token_ids", token, 0, None)
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        if not isinstance(self.grammar, Grammar):
+            raise InvalidSetting(
+                f"grammar is {self.grammar!r}; give Grammar.json_schema(schema), "
+                "Grammar.json_object(), Grammar.regex(pattern) or Grammar.choice(texts)"
+            )
+        if self.min_tokens > 0 or self.ignore_eos:
+            name = "ignore_eos" if self.ignore_eos else "min_tokens"
+            raise InvalidSetting(
+                f"{name} and a grammar were both given, and the grammar alone says where a text "
+                "may end; leave one of them out"
+            )
 
 
 def _items(name: str, value: object) -> tuple[object, ...]:

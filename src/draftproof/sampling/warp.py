@@ -9,8 +9,9 @@ from typing import cast
 
 import torch
 
-from draftproof.errors import InvalidSetting
+from draftproof.errors import InvalidSetting, LimitExceeded
 from draftproof.sampling.draw import argmax
+from draftproof.sampling.matcher import Matcher
 from draftproof.sampling.params import LogitsProcessor, SamplingParams
 
 _COLD = 1e-3
@@ -24,6 +25,7 @@ class Warp:
 
     `num_tokens` is the number of ids that are real tokens; logits beyond it pad the embedding and
     can never be emitted. `end_ids` are impossible until `params.min_tokens` tokens are out.
+    `matcher` is that of `params.grammar`.
     """
 
     def __init__(
@@ -33,7 +35,9 @@ class Warp:
         prompt_length: int,
         num_tokens: int,
         end_ids: frozenset[int] = frozenset(),
+        matcher: Matcher | None = None,
     ) -> None:
+        assert (params.grammar is None) == (matcher is None), "a grammar comes with its matcher"
         named = [*params.logit_bias, *params.stop_token_ids]
         if beyond := [token for token in named if token >= num_tokens]:
             raise InvalidSetting(
@@ -44,6 +48,7 @@ class Warp:
         self._prompt_length = prompt_length
         self._num_tokens = num_tokens
         self._end_ids = sorted(end_ids)
+        self._matcher = matcher
         self._processors = fork_processors(tuple(params.logits_processors))
         self._forks: list[Processors] = []
         self._failures: dict[int, Exception] = {}
@@ -68,6 +73,7 @@ class Warp:
         self._failures = {}
         if self._processors:
             scores = self._apply_forks(scores, tokens, paths, parents)
+        self._constrain(scores, tokens, paths)
         p = self._shaped(scores)
         if not float(p[0].max()) > 0:
             self.require(-1)
@@ -79,7 +85,8 @@ class Warp:
             raise error
         if node + 1 in self._dead_rows:
             raise InvalidSetting(
-                "no token is possible: logit_bias, min_tokens or a logits processor ban them all"
+                "no token is possible: logit_bias, min_tokens, a logits processor or the grammar "
+                "ban them all"
             )
 
     def draft_law(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
@@ -88,7 +95,7 @@ class Warp:
         Without the user's processors: q may be anything as long as the tokens are drawn from it.
         All zero where no token is possible.
         """
-        return self._shaped(self._processed(logits[None], tokens, [()]))[0]
+        return self._shaped(self._drafted(logits, tokens))[0]
 
     def belief(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """What a drafter's logits f[V] say of the token after `tokens`: f[V].
@@ -98,8 +105,7 @@ class Warp:
         """
         if not self.params.is_greedy:
             return self.draft_law(logits, tokens)
-        scores = self._processed(logits[None], tokens, [()])[0]
-        return torch.softmax(scores, dim=-1).nan_to_num()
+        return torch.softmax(self._drafted(logits, tokens)[0], dim=-1).nan_to_num()
 
     def settle(self, node: int) -> None:
         """Make the processors' state after `node` (-1 = anchor) the committed one."""
@@ -131,6 +137,28 @@ class Warp:
             self._forks.append(fork)
             rows.append(result)
         return torch.cat(rows)
+
+    def _drafted(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
+        """A drafter's logits f[V] before temperature: f[1, V]."""
+        scores = self._processed(logits[None], tokens, [()])
+        self._constrain(scores, tokens, [()])
+        return scores
+
+    def _constrain(
+        self, scores: torch.Tensor, tokens: Sequence[int], paths: Sequence[Sequence[int]]
+    ) -> None:
+        """Ban what the grammar does not allow behind each path; last, so that nothing undoes it."""
+        if self._matcher is None:
+            return
+        text = tuple(tokens[self._prompt_length :])
+        answers = []
+        for row, path in enumerate(paths):
+            try:
+                answers.append(self._matcher.after((*text, *path)))
+            except LimitExceeded as error:
+                self._failures[row] = error
+                answers.append(self._matcher.nothing())
+        self._matcher.ban(scores, answers)
 
     def _processed(
         self, logits: torch.Tensor, tokens: Sequence[int], paths: Sequence[Sequence[int]]
