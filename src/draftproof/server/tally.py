@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,11 +88,11 @@ class Tallies:
     """A tally for each drafter that has had a turn; a collector of Prometheus."""
 
     def __init__(self) -> None:
-        self.by_drafter: dict[str, Tally] = {}
+        self.by_drafter: defaultdict[str, Tally] = defaultdict(Tally)
 
     def add(self, report: RoundReport) -> None:
         for turn in report.turns:
-            self.by_drafter.setdefault(turn.drafter, Tally()).add(turn)
+            self.by_drafter[turn.drafter].add(turn)
 
     def total(self) -> Tally:
         """All drafters together, plain requests included."""

@@ -3,6 +3,7 @@
 const SPEED_S = 3; // Speeds are means over so long.
 const MOST_TOKENS = 1500; // Tokens shown of a sample, the latest.
 const MOST_CARDS = 64;
+const MOST_FRESH = 1000;
 const MOST_OVER = 6; // Requests shown after they are over.
 const NAMES = { a: "accepted", c: "correction", b: "bonus", p: "plain" };
 
@@ -96,6 +97,7 @@ export class Requests {
   }
 
   update(message) {
+    if (this.fresh.size > MOST_FRESH) this.fresh.clear();
     for (const id of message.submitted) this.fresh.add(id);
     if (message.missed) this.#missed(message.plans);
     for (const [id, plan] of Object.entries(message.plans)) {
