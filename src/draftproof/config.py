@@ -167,7 +167,9 @@ class ServerSettings:
         if not 0 <= self.drain_seconds < float("inf"):
             raise InvalidSetting(f"drain_seconds is {self.drain_seconds}; give 0 or more")
         if any(not key or not key.isascii() or key != key.strip() for key in self.keys):
-            raise InvalidSetting("an API key is empty, or has other than ASCII characters or spaces")
+            raise InvalidSetting(
+                "an API key is empty, or has spaces around it or characters beyond ASCII"
+            )
 
 
 def _is_count(value: object, smallest: int, largest: int) -> bool:

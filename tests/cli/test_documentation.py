@@ -105,7 +105,7 @@ def test_the_object_of_tune(call, folder, tmp_path, monkeypatch):
     assert report["best"].keys() == wanted["best"].keys()
 
 
-@pytest.mark.parametrize("command", ["generate", "bench", "check", "estimate", "tune"])
+@pytest.mark.parametrize("command", ["generate", "bench", "check", "estimate", "tune", "serve"])
 def test_every_option_is_described(call, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "200")
     options = set(re.findall(r"(--[a-z][a-z-]+)", call(command, "--help").out.split("Examples")[0]))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from draftproof import __version__
-from draftproof.cli import bench, check, estimate, generate, models, tune
+from draftproof.cli import bench, check, estimate, generate, models, serve, tune
 from draftproof.errors import DraftproofError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("estimate", epilog=estimate.EXAMPLES)(estimate.estimate)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
 app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
+app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(models.app, name="models")
 

@@ -1,0 +1,148 @@
+"""Errors as OpenAI writes them; the one table from ours to statuses of HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from draftproof.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DraftproofError,
+    IncompatiblePair,
+    InvalidPrompt,
+    InvalidSetting,
+    LimitExceeded,
+    MissingExtra,
+    Overloaded,
+)
+from draftproof.server.fields import ASKS_FOR_NOTHING
+
+CLIENT_LEFT = 499
+"""Written to the log where nobody is left to read a status."""
+RETRY_AFTER_S = 1
+
+_STATUSES: tuple[tuple[type[DraftproofError], int, str], ...] = (
+    (InvalidPrompt, 400, "invalid_prompt"),
+    (InvalidSetting, 400, "invalid_value"),
+    (IncompatiblePair, 400, "incompatible_pair"),
+    (MissingExtra, 400, "unsupported_parameter"),
+    (LimitExceeded, 400, "limit_exceeded"),
+    (Overloaded, 429, "overloaded"),
+    (Cancelled, CLIENT_LEFT, "cancelled"),
+    (DeadlineExceeded, 504, "deadline_exceeded"),
+    (DraftproofError, 500, "request_failed"),
+)
+_KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    """The field that is to blame."""
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+class Refusal(HTTPException):
+    """A request ends with this status; `code` and `param` are for programs."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        if status in (429, 503):
+            retry_after_s = retry_after_s or RETRY_AFTER_S
+        # Whole seconds, and never a zero that means at once.
+        headers = (
+            {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
+        )
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(status, message, headers)
+        self.code = code
+        self.param = param
+
+    @property
+    def body(self) -> ErrorBody:
+        kind = _KINDS.get(self.status_code)
+        if kind is None:
+            kind = "server_error" if self.status_code >= 500 else "invalid_request_error"
+        detail = ErrorDetail(message=self.detail, type=kind, param=self.param, code=self.code)
+        return ErrorBody(error=detail)
+
+    @property
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body.model_dump(), self.status_code, self.headers)
+
+
+class ClientLeft(Exception):
+    """The client closed its connection before it had its answer."""
+
+
+def refusal(error: Exception) -> Refusal:
+    """What a client is told of `error`; of one that nobody foresaw, nothing but that."""
+    if isinstance(error, Refusal):
+        return error
+    for kind, status, code in _STATUSES:
+        if isinstance(error, kind):
+            return Refusal(
+                status, str(error), code, retry_after_s=getattr(error, "retry_after_s", None)
+            )
+    return Refusal(500, "the server failed on this request; others go on", "internal_error")
+
+
+async def answer_refusal(_request: Request, error: Exception) -> JSONResponse:
+    """Statuses that the framework gives, such as 404 and 405, get the same body as ours."""
+    assert isinstance(error, HTTPException)
+    if not isinstance(error, Refusal):
+        known = Refusal(error.status_code, str(error.detail))
+        known.headers = {**(known.headers or {}), **(error.headers or {})}
+        error = known
+    return error.response
+
+
+async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _invalid(error.errors()).response
+
+
+def _invalid(faults: Any) -> Refusal:
+    """The first field that cannot be read, with all that is said of it: a union says more."""
+    place = [str(part) for part in faults[0]["loc"][1:]]
+    if faults[0]["type"] == "value_error":
+        return Refusal(400, str(faults[0]["ctx"]["error"]), "invalid_value")
+    if not place or faults[0]["type"] == "json_invalid":
+        return Refusal(
+            400, "the body is no JSON object; send one with Content-Type: application/json"
+        )
+    name = place[-1]
+    if faults[0]["type"] == "extra_forbidden":
+        param = ".".join(place)
+        if name in ASKS_FOR_NOTHING:
+            return Refusal(400, f"{param} is not supported", "unsupported_parameter", param)
+        return Refusal(400, f"{param} is no field of this request", "unknown_parameter", param)
+    same = [fault["msg"] for fault in faults if fault["loc"][1:2] == faults[0]["loc"][1:2]]
+    param = ".".join(place) if len(same) == 1 else place[0]
+    said = ", or: ".join(dict.fromkeys(same))
+    code = "missing_parameter" if faults[0]["type"] == "missing" else "invalid_value"
+    return Refusal(400, f"{param}: {said}", code, param)

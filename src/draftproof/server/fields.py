@@ -1,0 +1,165 @@
+"""Fields that both kinds of request share; a field is honoured or refused, never passed over."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from draftproof.config import MAX_DEPTH, Speculation
+from draftproof.sampling.params import MAX_SAMPLES
+
+ASKS_FOR_NOTHING: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    # Of a message, as a client sends back what it got.
+    "annotations": ([],),
+    "name": (),
+    "refusal": (),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+"""Fields of OpenAI's that are not supported -> values that ask for nothing; null always does."""
+
+
+class Strict(BaseModel):
+    """Nothing unknown and no conversions: what is sent is what is meant."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_what_asks_for_nothing(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
+        return {
+            name: value
+            for name, value in fields.items()
+            if name in cls.model_fields or not _asks_for_nothing(name, value)
+        }
+
+
+def _asks_for_nothing(name: str, value: Any) -> bool:
+    if name not in ASKS_FOR_NOTHING:
+        return False
+    return value is None or value in ASKS_FOR_NOTHING[name]
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    """One more chunk at the end with the usage, and without choices."""
+    include_obfuscation: Literal[False] | None = None
+
+
+class SpeculationWish(Strict):
+    """What the request wishes of drafting; the distribution of its text stays the same."""
+
+    enabled: bool = True
+    """False decodes plainly."""
+    drafter: str | None = None
+    """One of those that `/v1/models` names; the first is the default."""
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] | Literal["auto"] | None = None
+    """Tokens drafted per round."""
+    stats: bool = False
+    """Put what was drafted and accepted into the answer, as its field `speculation`."""
+
+    def wish(self) -> Speculation:
+        return Speculation(self.enabled, self.drafter, self.depth)
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class ObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    name: str
+    """OpenAI asks for one; it changes nothing, as `description` does not."""
+    description: str | None = None
+    fits: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+    """The answer fits the schema in any case."""
+
+
+class SchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+Format = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+"""Longer ones would take time after every token."""
+
+
+class Request(Strict):
+    """Fields of completions and chats alike; null, where it is allowed, is the default."""
+
+    model: str | None = None
+    """The model served, or left out."""
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    """0 is greedy decoding; by default 1, the model's own distribution."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    """Token id -> value added to its logit."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
+    """The same seed gives the same text, whatever is drafted and whoever else is served."""
+    stop: Stop | list[Stop] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    response_format: Format | None = None
+    """What the answer has to look like; so do `regex` and `choice`, and only one may be given."""
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: SpeculationWish = Field(default_factory=SpeculationWish)
+    user: str | None = None
+    """Taken as `metadata` is: it changes nothing about the answer, and nothing is stored."""
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        wanted = not isinstance(self.response_format, TextFormat | None)
+        if wanted + (self.regex is not None) + (self.choice is not None) > 1:
+            raise ValueError("response_format, regex and choice exclude each other; give one")
+        return self
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options is for streams; set stream, or leave it out")
+        return self
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream has to tell the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)

@@ -1,0 +1,93 @@
+"""From a socket to an orderly end: the first signal drains, the second ends at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from draftproof.errors import InvalidSetting
+from draftproof.server.door import log
+from draftproof.service.service import Service
+
+_LAST_WORDS_S = 5
+"""After draining, so long answers may take to tell that they were cut off."""
+
+
+class Server(uvicorn.Server):
+    """Goes on listening while it drains, so that clients are told and not just shut out."""
+
+    def __init__(
+        self, app: FastAPI, service: Service, drain_s: float, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                ws="none",
+                lifespan="on",
+                timeout_graceful_shutdown=_LAST_WORDS_S,
+            )
+        )
+        self._service = service
+        self._drain_s = drain_s
+        self._say = say
+        self._drains = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        if self._drains:
+            self.should_exit = self.force_exit = True
+            return
+        self._drains = True
+        threading.Thread(target=self._leave, name="drain", daemon=True).start()
+
+    def _leave(self) -> None:
+        self._say(f"Finishing what runs, for {self._drain_s:g} s at most; once more ends at once")
+        self._service.drain(self._drain_s)
+        self._service.close()
+        self.should_exit = True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet; a port of 0 takes a free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, OverflowError) as error:
+        raise InvalidSetting(
+            f"{host}:{port} cannot be listened at ({error}); give another --host or --port"
+        ) from error
+    return bound
+
+
+def address_of(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Only programs of this machine can reach it."""
+    return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
+
+
+def log_to_stderr() -> None:
+    """One line of JSON for each request."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
