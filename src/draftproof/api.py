@@ -196,7 +196,7 @@ class Speculator:
             raise InvalidSetting(f"n is {params.n}; stream one sample, or use generate")
         drafter = NoDrafter() if plain else self.drafter
         ids = encode(prompt, self.tokenizer)
-        (sequence,) = self._sequences(drafter, ids, params, first_id=0)
+        (sequence,) = self.sequences(drafter, ids, params, first_id=0)
         return Stream(self._engine(drafter), sequence)
 
     @property
@@ -220,7 +220,7 @@ class Speculator:
         for one, wanted in zip(prompts, _spread(params, len(prompts)), strict=True):
             ids = encode(one, self.tokenizer)
             first = sum(len(group) for group in groups)
-            groups.append(self._sequences(drafter, ids, wanted, first_id=first))
+            groups.append(self.sequences(drafter, ids, wanted, first_id=first))
         steps: dict[int, list[Step]] = {}
         sequences = [sequence for group in groups for sequence in group]
         for sequence, step in self._engine(drafter).run(sequences):
@@ -233,13 +233,15 @@ class Speculator:
         settings = replace(self.settings, depth=0) if plain else self.settings
         return Engine(self.target, drafter, settings, self.costs)
 
-    def _sequences(
+    def sequences(
         self,
         drafter: Drafter,
         ids: Sequence[int],
         params: SamplingParams,
         first_id: int,
     ) -> list[decode.Sequence]:
+        """One sequence per sample, numbered from `first_id`, for whoever runs a loop of their own;
+        everything about the request is checked here."""
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
         width = self.settings.width

@@ -58,8 +58,9 @@ class Drafter(Protocol):
 
     One whose drafts may depend on what other requests were answered, in the same loop or before,
     says so by an attribute `remembers = True`: rules are chosen accordingly. If the memory outlives
-    a loop, its method `fresh()` gives the same drafter without it. One that ends its drafts where
-    it is less sure than `Plan.min_confidence` says so by `stops_in_doubt = True`.
+    a loop, its method `fresh()` gives the same drafter without it. One with a cache of its own says
+    by `cache_bytes_per_token` what that takes. One that ends its drafts where it is less sure than
+    `Plan.min_confidence` says so by `stops_in_doubt = True`.
     """
 
     name: str
@@ -83,6 +84,11 @@ def fresh(drafter: DrafterT) -> DrafterT:
 def remembers(drafter: Drafter) -> bool:
     """Whether its drafts may depend on what other requests were answered."""
     return bool(getattr(drafter, "remembers", False))
+
+
+def cache_bytes_per_token(drafter: Drafter) -> int:
+    """What a drafter's own cache takes for each token of a text; it says so by an attribute."""
+    return int(getattr(drafter, "cache_bytes_per_token", 0))
 
 
 def check_confidence(drafter: Drafter, min_confidence: float) -> None:

@@ -83,6 +83,7 @@ class TokenLevelDrafter:
         self._pair = pair
         model = _Intersection(pair.model, pair.overlap.shared, pair.vocab_size)
         self._inner = ModelDrafter(model, pair.vocab_size, pair.prefill_chunk)
+        self.cache_bytes_per_token = _STRETCH * pair.model.cache_bytes_per_token
 
     def begin(self, target_cache: KVCache) -> TokenLevelDrafting:
         pair = self._pair
@@ -102,6 +103,7 @@ class StringLevelDrafter:
         self.name = f"model-slem:{pair.model.name}"
         self._pair = pair
         self._inner = ModelDrafter(pair.model, pair.model.vocab_size, pair.prefill_chunk)
+        self.cache_bytes_per_token = _STRETCH * pair.model.cache_bytes_per_token
 
     def begin(self, target_cache: KVCache) -> StringLevelDrafting:
         pair = self._pair

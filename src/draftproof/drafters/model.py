@@ -30,6 +30,7 @@ class ModelDrafter:
         self._model = model
         self._vocab_size = vocab_size
         self._prefill_chunk = prefill_chunk
+        self.cache_bytes_per_token = model.cache_bytes_per_token
 
     def begin(self, target_cache: KVCache) -> ModelDrafting:
         rows, capacity = target_cache.rows, target_cache.capacity

@@ -33,6 +33,8 @@ TREE_WIDTH = 4
 """Tried where the drafter can branch."""
 _NEAR, _FAR = 64, 1024
 """Tokens of context."""
+_MOST_COLUMNS = 128
+"""Of all rows together, beyond which no draft pays; the line through what was measured goes on."""
 _SCRATCH_BYTES = 256 << 20
 _REPEATS = 3
 _PATIENCE = 0.5
@@ -73,7 +75,8 @@ class _Calibration:
         # The last position a model can read bounds how much can be tried at all.
         room = target.max_positions or _FAR + MAX_NODES
         self._near = min(_NEAR, room // 2)
-        self._columns = [n for n in COLUMNS if self._near + n <= room] or [1]
+        few = [n for n in COLUMNS if n <= 3 or rows * n <= _MOST_COLUMNS]
+        self._columns = [n for n in few if self._near + n <= room] or [1]
         self._levels = [n for n in LEVELS if self._near + n < room]
         # One row more than is decoded: copying from it touches every page of the others, as
         # decoding does; memory that was never written reads faster than any other.

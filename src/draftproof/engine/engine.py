@@ -46,7 +46,7 @@ class Engine:
             self.settings.max_cache_bytes,
             self.target.cache_bytes_per_token,
         )
-        make = self._controllers(unfinished[0].tokens)
+        make = self.controllers(unfinished[0].tokens)
         drafting = self.drafter.begin(cache)
         loop = Loop(self.target, cache, drafting, rows, self.settings.prefill_chunk)
         for order, sequence in enumerate(unfinished):
@@ -57,18 +57,19 @@ class Engine:
                 raise error
             yield from steps(turn)
 
-    def _controllers(self, text: Many[int]) -> ControllerFactory:
+    def controllers(self, text: Many[int]) -> ControllerFactory:
         """What plans for each sequence; `text` is some that the target can read."""
         nodes = self.settings.nodes or MAX_NODES
         depth, width = self.settings.depth, self.settings.width
         if depth != "auto":
             sure = self.settings.min_confidence
             return lambda trees: FixedPlan(depth, width if trees else 1, nodes, sure)
-        here = situation(self.target, self.drafter, self.settings)
-        measure = partial(measure_costs, self.target, self.drafter, tuple(text))
-
-        def costs(batch_size: int) -> CostCurves:
-            return self.costs.curves(here, batch_size, measure)
-
+        costs = partial(self.curves, tuple(text))
         prior = prior_of(self.drafter.name)
         return lambda trees: AdaptiveControl(costs, prior, nodes, trees)
+
+    def curves(self, text: Many[int], batch_size: int) -> CostCurves:
+        """What passes and drafts cost here, measured if it is not known yet."""
+        here = situation(self.target, self.drafter, self.settings)
+        measure = partial(measure_costs, self.target, self.drafter, tuple(text))
+        return self.costs.curves(here, batch_size, measure)

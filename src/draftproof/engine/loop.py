@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+from draftproof.control.fixed import FixedPlan
 from draftproof.core import Plan, Step
 from draftproof.decode.round import Round, run_round
 from draftproof.decode.sequence import Sequence
 from draftproof.drafters.base import Drafting
+from draftproof.drafters.none import NoDrafter
 from draftproof.engine.entry import SCRATCH, Entry
 from draftproof.engine.prefixes import Prefixes
 from draftproof.engine.queue import Queue
@@ -41,6 +43,10 @@ class Turn:
     round: Round
     failures: tuple[tuple[Entry, Exception], ...]
     """Entries that a fault has ended, in the round or while their prompt was read."""
+    read_s: float
+    """Seconds of reading prompts."""
+    drafting_error: Exception | None = None
+    """What the drafters raised: the round was plain, and so are those that come for its entries."""
 
 
 _NOTHING = Round([], [], {}, None)
@@ -59,9 +65,14 @@ class Loop:
         budget: int | None = None,
         max_skips: int = 0,
         keep_prefixes: bool = False,
+        isolate: bool = False,
     ) -> None:
         """At most `num_rows` sequences at once; a pool has one row more, and further rows to keep
-        prefixes. Prompts are read `chunk` tokens at a time, about `budget` in a turn, or all."""
+        prefixes. Prompts are read `chunk` tokens at a time, about `budget` in a turn, or all.
+
+        `isolate`: where drafting fails, decode plainly instead of raising.
+        """
+        self._isolate = isolate
         self._target = target
         self._cache = cache
         self._drafting = drafting
@@ -71,6 +82,7 @@ class Loop:
         self._rows = Rows(cache, drafting, num_rows)
         self._prefixes = Prefixes(cache, num_rows + 1 if keep_prefixes else cache.rows, chunk)
         self._turns = 0
+        self.preemptions = 0
 
     @property
     def num_waiting(self) -> int:
@@ -103,20 +115,18 @@ class Loop:
         """Go on by one round; call it while `busy`."""
         self._turns += 1
         self._admit()
+        watch = Stopwatch(self._target.device)
         failures = self._read()
+        watch.lap("read")
+        for entry, _ in failures:
+            self.drop(entry)
         self._make_room()
         active = self._rows.active
         if not active:
-            return Turn((), (), (), _NOTHING, tuple(failures))
+            return Turn((), (), (), _NOTHING, tuple(failures), watch.seconds["read"])
         rooms = [entry.sequence.max_depth for entry in active]
         plans = self._plan(active)
-        done = run_round(
-            self._target,
-            self._cache,
-            self._drafting,
-            [entry.sequence for entry in active],
-            plans,
-        )
+        done, drafting_error = self._round(active, plans)
         reasons = [
             self._account(entry, b, plans[b], rooms[b], done) for b, entry in enumerate(active)
         ]
@@ -126,7 +136,32 @@ class Loop:
                 self._end(entry)
         for entry, _ in failures:
             self.drop(entry)
-        return Turn(tuple(active), tuple(plans), tuple(reasons), done, tuple(failures))
+        return Turn(
+            tuple(active),
+            tuple(plans),
+            tuple(reasons),
+            done,
+            tuple(failures),
+            watch.seconds["read"],
+            drafting_error,
+        )
+
+    def _round(self, active: Many[Entry], plans: list[Plan]) -> tuple[Round, Exception | None]:
+        sequences = [entry.sequence for entry in active]
+        fault = None
+        try:
+            return run_round(self._target, self._cache, self._drafting, sequences, plans), fault
+        except Exception as error:
+            if not self._isolate:
+                raise
+            fault = error
+        # Nothing was committed yet. If the target is at fault, this raises as well.
+        plans[:] = [Plan(0)] * len(plans)
+        done = run_round(self._target, self._cache, NoDrafter(), sequences, plans)
+        for row, entry in enumerate(active):
+            self._drafting.release(row)
+            entry.controller = FixedPlan(0)
+        return done, fault
 
     def _plan(self, active: Many[Entry]) -> list[Plan]:
         plans = []
@@ -248,6 +283,7 @@ class Loop:
         """Give up its row; it will read its text again, and go on as if nothing had happened."""
         self._rows.remove(entry)
         entry.preemptions += 1
+        self.preemptions += 1
         self._queue.put(entry)
 
 

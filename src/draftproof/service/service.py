@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from draftproof.api import Speculator
 from draftproof.config import ServiceSettings, Speculation
 from draftproof.drafters.base import Drafter
+from draftproof.drafters.none import NoDrafter
+from draftproof.engine.entry import Entry
+from draftproof.errors import InvalidSetting, LimitExceeded, Overloaded
 from draftproof.sampling.params import SamplingParams
+from draftproof.service.machine import Machine
 from draftproof.service.records import Event, Listener, Snapshot
+from draftproof.service.request import Request
+from draftproof.service.worker import Worker
+
+_PLAIN = "none"
+_log = logging.getLogger("draftproof.service")
+_RESTART_S = 30.0
+"""When to ask again where a service goes down."""
+_IDLE_S = 0.5
+"""How long an idle service sleeps at most before it looks at deadlines again."""
 
 
 class Ticket:
     """A request that was taken."""
 
-    request_id: int
+    def __init__(self, request_id: int, cancel: Callable[[int], None]) -> None:
+        self.request_id = request_id
+        self._cancel = cancel
 
     def cancel(self) -> None:
         """End the request before its next round; may be called from any thread, at any time."""
-        raise NotImplementedError
+        self._cancel(self.request_id)
 
 
 class Service:
-    """Decodes the requests of many users side by side; call it from any thread."""
+    """Decodes the requests of many users side by side; call it from any thread.
+
+    Nothing a caller does waits for a round: orders lie in an inbox, which the service's thread
+    empties between rounds.
+    """
 
     def __init__(
         self,
@@ -33,26 +59,59 @@ class Service:
         listener: Listener | None = None,
     ) -> None:
         """`drafters` are those a request may name beside the speculator's own, the default."""
-        raise NotImplementedError
+        own = {speculator.drafter.name: speculator.drafter}
+        self._drafters: dict[str, Drafter] = {**own, **(drafters or {}), _PLAIN: NoDrafter()}
+        self._default = speculator.drafter.name
+        self._settings = settings or ServiceSettings()
+        self._speculator = speculator
+        self._listener = listener
+        self._machine = Machine(speculator, self._drafters, self._settings)
+        self._worker = Worker(self._machine.loop, self._machine.drafting, listener)
+        self._ids = itertools.count(1)
+        self._seq_ids = itertools.count(1)
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._queued = 0
+        """Requests that came since the last snapshot ..."""
+        self._taken = 0
+        """... of which the worker has so many."""
+        self._draining = self._closing = False
+        self._warm = threading.Event()
+        self.fault: Exception | None = None
+        """Why the service could not start; it will never be ready then."""
+        self._thread: threading.Thread | None = None
+        self._snapshot = self._look()
 
     @property
     def ready(self) -> bool:
         """A round has been run, and requests are taken."""
-        raise NotImplementedError
+        return self._warm.is_set() and self.fault is None and not self._draining
 
     @property
     def drafters(self) -> tuple[str, ...]:
         """Names that a request may ask for, the default first."""
-        raise NotImplementedError
+        return tuple(self._drafters)
 
     @property
     def max_length(self) -> int:
         """Most tokens of one prompt with its answer."""
-        raise NotImplementedError
+        return self._machine.max_length
 
     def start(self) -> None:
         """Start the thread, which warms up first; returns at once."""
-        raise NotImplementedError
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="draftproof", daemon=True)
+            self._thread.start()
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> bool:
+        """Block until the service has warmed up; False if it had not in time.
+
+        Raises what the warm-up raised.
+        """
+        warm = self._warm.wait(timeout_s)
+        if self.fault is not None:
+            raise self.fault
+        return warm
 
     def submit(
         self,
@@ -71,15 +130,156 @@ class Service:
         `LimitExceeded`: it is larger than the service allows; `Overloaded`: the queue is full or
         the service is going down.
         """
-        raise NotImplementedError
+        deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        name, entries = self._entries(prompt, params, speculation or Speculation())
+        request = Request(next(self._ids), name, entries, on_event, deadline)
+        with self._changed:
+            self._check_room()
+            self._queued += 1
+            self._inbox.append(partial(self._take, request))
+            self._changed.notify()
+        if self._listener is not None:
+            self._listener.submitted(request.request_id)
+        return Ticket(request.request_id, self._cancel)
 
     def snapshot(self) -> Snapshot:
-        raise NotImplementedError
+        """As of the last round, with what has come since."""
+        with self._changed:
+            now = self._snapshot
+            waiting = now.waiting + self._queued
+            return replace(now, waiting=waiting, draining=self._draining)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Take no more requests and wait for those there are; whether all ended in time."""
-        raise NotImplementedError
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            self._draining = True
+            while self._thread is not None and self._thread.is_alive() and self._has_work():
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(min(left, _IDLE_S) if left is not None else _IDLE_S)
+        return True
 
     def close(self) -> None:
         """End what is still there (`Failed` with `Overloaded`) and stop the thread."""
-        raise NotImplementedError
+        with self._changed:
+            self._draining = self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _has_work(self) -> bool:
+        snapshot = self._snapshot
+        return bool(self._inbox or self._queued or snapshot.running or snapshot.waiting)
+
+    def _entries(
+        self, prompt: Sequence[int], params: SamplingParams, wish: Speculation
+    ) -> tuple[str, list[Entry]]:
+        """The request's drafter and its samples, everything about it checked."""
+        name = self._choose(wish)
+        if params.n > self._settings.max_samples:
+            raise LimitExceeded(
+                f"n is {params.n} and at most {self._settings.max_samples} samples are allowed"
+            )
+        longest = len(prompt) + params.max_tokens
+        if longest > self.max_length:
+            self._refuse("too_long")
+            raise LimitExceeded(
+                f"the prompt has {len(prompt)} tokens and max_tokens is {params.max_tokens}, "
+                f"together {longest}; at most {self.max_length} are allowed here"
+            )
+        drafter = self._drafters[name]
+        first = next(self._seq_ids)
+        for _ in range(params.n - 1):
+            next(self._seq_ids)
+        sequences = self._speculator.sequences(drafter, prompt, params, first)
+        make = self._machine.controllers(name, wish.depth)
+        entries = []
+        for sequence in sequences:
+            trees = sequence.pairing.verifier.trees
+            entries.append(Entry(sequence, partial(make, trees), sequence.seq_id))
+        return name, entries
+
+    def _choose(self, wish: Speculation) -> str:
+        if not wish.enabled:
+            return _PLAIN
+        name = wish.drafter or self._default
+        if name not in self._drafters:
+            raise InvalidSetting(
+                f"drafter is {name!r}; this service has {', '.join(self._drafters)}"
+            )
+        return name
+
+    def _check_room(self) -> None:
+        """Refuse a request that cannot be queued now; called with the lock held."""
+        if self._draining:
+            self._refuse("draining")
+            raise Overloaded("the service is going down and takes no more requests", _RESTART_S)
+        waiting = self._snapshot.waiting + self._queued
+        if waiting >= self._settings.max_waiting:
+            self._refuse("queue_full")
+            raise Overloaded(
+                f"{waiting} requests are waiting, and no more may; try again later",
+                max(1.0, waiting * self._worker.mean_s / self._speculator.settings.max_batch),
+            )
+
+    def _refuse(self, reason: str) -> None:
+        if self._listener is not None:
+            self._listener.refused(reason)
+
+    def _cancel(self, request_id: int) -> None:
+        with self._changed:
+            self._inbox.append(partial(self._worker.cancel, request_id))
+            self._changed.notify()
+
+    def _take(self, request: Request) -> None:
+        self._taken += 1
+        self._worker.take(request)
+
+    def _run(self) -> None:
+        try:
+            self._machine.warm_up()
+        except Exception as error:
+            _log.exception("the warm-up failed")
+            self.fault, self._draining, self._closing = error, True, True
+        self._warm.set()
+        while not self._closing:
+            with self._changed:
+                if not self._inbox and not self._worker.busy and not self._closing:
+                    self._changed.wait(_IDLE_S)
+            self._obey()
+            self._worker.end_late()
+            if self._worker.busy and not self._closing:
+                self._worker.turn()
+            self._publish()
+        self._obey()
+        for request in list(self._worker.requests.values()):
+            self._worker.fail(request, Overloaded("the service was stopped", _RESTART_S))
+        self._publish()
+
+    def _obey(self) -> None:
+        """Empty the inbox."""
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def _publish(self) -> None:
+        """Let others see how things stand."""
+        with self._changed:
+            self._snapshot = self._look()
+            self._queued -= self._taken
+            self._taken = 0
+            self._changed.notify_all()
+
+    def _look(self) -> Snapshot:
+        machine, requests = self._machine, self._worker.requests
+        return Snapshot(
+            running=sum(not request.waiting for request in requests.values()),
+            waiting=sum(request.waiting for request in requests.values()),
+            sequences=len(machine.loop.entries),
+            cache_tokens=machine.cache_tokens,
+            cache_tokens_used=machine.cache_tokens - machine.cache.num_free,
+            preemptions=machine.loop.preemptions,
+            plans={id_: one.plan for id_, one in requests.items() if one.plan is not None},
+            draining=self._draining,
+        )

@@ -1,0 +1,115 @@
+"""The parts that a service runs on: a cache of bounded size, the drafters, the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from draftproof.api import Speculator
+from draftproof.config import Depth, ServiceSettings
+from draftproof.control.base import ControllerFactory
+from draftproof.drafters.base import Drafter, cache_bytes_per_token
+from draftproof.drafters.none import NoDrafter
+from draftproof.drafters.routed import RoutedDrafting
+from draftproof.engine.engine import Engine
+from draftproof.engine.entry import SCRATCH, Entry
+from draftproof.engine.loop import Loop
+from draftproof.errors import LimitExceeded
+from draftproof.models.cache import KVCache
+from draftproof.sampling.params import SamplingParams
+
+_KEPT_ROWS = 32
+"""Most prompt beginnings that are kept at once."""
+_WARM_TEXT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 2
+_WARM_TOKENS = 8
+
+
+class Machine:
+    """Everything that is made once, before the first request."""
+
+    def __init__(
+        self, speculator: Speculator, drafters: Mapping[str, Drafter], settings: ServiceSettings
+    ) -> None:
+        """`LimitExceeded` where the cache would not hold a single short request."""
+        self._speculator = speculator
+        self._drafters = drafters
+        engine, target = speculator.settings, speculator.target
+        per_token = target.cache_bytes_per_token
+        per_token += sum(cache_bytes_per_token(drafter) for drafter in drafters.values())
+        most = engine.max_cache_bytes // max(1, per_token)
+        longest = min(target.max_positions or most, settings.max_length or most)
+        self.cache_tokens = min(most, engine.max_batch * (longest + SCRATCH))
+        self.max_length = min(longest, self.cache_tokens - SCRATCH)
+        if self.max_length < 2:
+            raise LimitExceeded(
+                f"a cache of {engine.max_cache_bytes} bytes holds {self.cache_tokens} tokens at "
+                f"{per_token} bytes each, and one request needs {SCRATCH + 2}; raise "
+                "max_cache_bytes"
+            )
+        kept = _KEPT_ROWS if settings.keep_prefixes else 0
+        rows = engine.max_batch + 1 + kept
+        self.cache = KVCache(rows, self.cache_tokens, bytes_per_token=per_token, pool=True)
+        self.drafting = RoutedDrafting(drafters, self.cache)
+        self.loop = Loop(
+            target,
+            self.cache,
+            self.drafting,
+            engine.max_batch,
+            engine.prefill_chunk,
+            settings.prefill_tokens,
+            settings.max_skips,
+            settings.keep_prefixes,
+            isolate=True,
+        )
+        self._text = self._some_text()
+        self._factories: dict[tuple[str, Depth], ControllerFactory] = {}
+
+    def controllers(self, name: str, depth: Depth | None) -> ControllerFactory:
+        """What plans for the sequences that a drafter drafts for, as deep as is wished."""
+        wished = self._speculator.settings.depth if depth is None else depth
+        key = name, wished
+        if key not in self._factories:
+            self._factories[key] = self._engine(name, wished).controllers(self._text)
+        return self._factories[key]
+
+    def warm_up(self) -> None:
+        """Compile, measure what passes cost, and decode a few tokens with every drafter."""
+        for name in self._drafters:
+            engine = self._engine(name, self._speculator.settings.depth)
+            size = 1
+            while (
+                engine.settings.depth == "auto" and size < 2 * self._speculator.settings.max_batch
+            ):
+                engine.curves(self._text, size)
+                size *= 2
+            self._decode_a_little(name)
+
+    def _decode_a_little(self, name: str) -> None:
+        tokens = min(_WARM_TOKENS, self.max_length - 1)
+        prompt = self._text[: max(1, self.max_length - tokens)]
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        (sequence,) = self._speculator.sequences(self._drafters[name], prompt, params, 0)
+        self.drafting.assign(0, name)
+        trees = sequence.pairing.verifier.trees
+        self.loop.add(Entry(sequence, partial(self.controllers(name, None), trees), 0))
+        while self.loop.busy:
+            turn = self.loop.turn()
+            for fault in [turn.drafting_error, *(error for _, error in turn.failures)]:
+                if fault is not None:
+                    raise fault
+        self.drafting.forget(0)
+
+    def _engine(self, name: str, depth: Depth) -> Engine:
+        drafter, settings = self._drafters[name], self._speculator.settings
+        if isinstance(drafter, NoDrafter):
+            depth = 0
+        width = 1 if depth == "auto" else settings.width
+        settings = replace(settings, depth=depth, width=width)
+        return Engine(self._speculator.target, drafter, settings, self._speculator.costs)
+
+    def _some_text(self) -> Sequence[int]:
+        """Ids that the target can read."""
+        if self._speculator.tokenizer is not None:
+            return self._speculator.encode(_WARM_TEXT)
+        return [id_ % self._speculator.num_tokens for id_ in range(2, 34)]

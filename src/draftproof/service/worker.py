@@ -1,0 +1,146 @@
+"""What runs on a service's thread: takes orders between turns, and tells how turns went."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from draftproof.drafters.routed import RoutedDrafting
+from draftproof.engine.loop import Loop
+from draftproof.engine.loop import Turn as LoopTurn
+from draftproof.errors import Cancelled, DeadlineExceeded, DraftproofError, RequestFailed
+from draftproof.service.records import Listener, RoundReport, Turn
+from draftproof.service.request import Request
+
+_NEWEST = 0.1
+"""Weight of the newest request in the mean."""
+_log = logging.getLogger("draftproof.service")
+
+
+class Worker:
+    """Decodes requests in a loop of its own; only one thread may call it."""
+
+    def __init__(self, loop: Loop, drafting: RoutedDrafting, listener: Listener | None) -> None:
+        self._loop = loop
+        self._drafting = drafting
+        self._listener = listener
+        self.mean_s = 0.0
+        """What a request takes once it has started; newer ones count more."""
+        self.requests: dict[int, Request] = {}
+        """Those that are not over, by id."""
+        self._owners: dict[int, tuple[Request, int]] = {}
+        """Sequence -> its request, and which sample of it."""
+
+    @property
+    def busy(self) -> bool:
+        return self._loop.busy
+
+    def take(self, request: Request) -> None:
+        """Start on a request; one that has nothing to decode ends at once."""
+        self.requests[request.request_id] = request
+        for sample, entry in enumerate(request.entries):
+            self._owners[entry.sequence.seq_id] = request, sample
+            self._drafting.assign(entry.sequence.seq_id, request.drafter)
+            if entry.sequence.finish_reason is None:
+                self._loop.add(entry)
+            else:
+                self._tell(request, partial(request.end_if_finished, sample))
+        self._close_if_over(request)
+
+    def cancel(self, request_id: int) -> None:
+        """End a request whose maker is gone; nothing happens if it is over."""
+        if request_id in self.requests:
+            self.fail(self.requests[request_id], Cancelled("the request was cancelled"))
+
+    def end_late(self) -> None:
+        """End requests whose time is up."""
+        now = time.monotonic()
+        for request in list(self.requests.values()):
+            if request.deadline is not None and now >= request.deadline:
+                limit = request.deadline - request.submitted
+                late = DeadlineExceeded(
+                    f"the request took longer than its limit of {limit:.3g} seconds; give it more "
+                    "time or fewer tokens"
+                )
+                self.fail(request, late)
+
+    def fail(self, request: Request, error: DraftproofError) -> None:
+        """End a request before its text is complete."""
+        for entry in request.entries:
+            self._loop.drop(entry)
+        self._tell(request, partial(request.fail, error))
+        self._close_if_over(request)
+
+    def turn(self) -> None:
+        """Run one turn of the loop; a fault of the target ends what was being decoded."""
+        start = time.perf_counter()
+        try:
+            turn = self._loop.turn()
+        except Exception as error:
+            _log.exception("a round failed; the requests in it are ended")
+            for request in self._struck():
+                self._fault(request, error)
+            return
+        for entry in self._loop.entries:
+            self._owners[entry.sequence.seq_id][0].begin()
+        if turn.drafting_error is not None:
+            _log.error("drafting failed; its requests go on plainly", exc_info=turn.drafting_error)
+        if turn.entries:
+            self._report(turn, time.perf_counter() - start - turn.read_s)
+        for entry, step in zip(turn.entries, turn.round.steps, strict=True):
+            if step is not None:
+                request, sample = self._owners[entry.sequence.seq_id]
+                request.begin()
+                self._tell(request, partial(request.progress, sample, step))
+                self._close_if_over(request)
+        for entry, fault in turn.failures:
+            _log.error("a request failed", exc_info=fault)
+            self._fault(self._owners[entry.sequence.seq_id][0], fault)
+
+    def _struck(self) -> list[Request]:
+        """Whose requests a fault of a whole turn concerns: all with a row, else all there are."""
+        held = [self._owners[entry.sequence.seq_id][0] for entry in self._loop.entries]
+        return list(dict.fromkeys(held)) or list(self.requests.values())
+
+    def _fault(self, request: Request, error: Exception) -> None:
+        """End a request for a fault, which is told in words if it is an error of ours."""
+        what = str(error) if isinstance(error, DraftproofError) else type(error).__name__
+        self.fail(request, RequestFailed(f"the request failed: {what}"))
+
+    def _tell(self, request: Request, tell: Callable[[], None]) -> None:
+        """A listener that raises has only itself to lose."""
+        try:
+            tell()
+        except Exception:
+            _log.exception("request %d: its listener failed", request.request_id)
+            for entry in request.entries:
+                self._loop.drop(entry)
+            request.outcome = request.outcome or "failed"
+            request.running.clear()
+
+    def _close_if_over(self, request: Request) -> None:
+        if request.running or self.requests.pop(request.request_id, None) is None:
+            return
+        for entry in request.entries:
+            del self._owners[entry.sequence.seq_id]
+            self._drafting.forget(entry.sequence.seq_id)
+        report = request.report()
+        self.mean_s += _NEWEST * (report.total_s - report.queue_s - self.mean_s)
+        if self._listener is not None:
+            self._listener.ended(report)
+
+    def _report(self, turn: LoopTurn, seconds: float) -> None:
+        assert turn.round.cost is not None
+        turns = []
+        for entry, plan, reason, step in zip(
+            turn.entries, turn.plans, turn.reasons, turn.round.steps, strict=True
+        ):
+            if step is not None:
+                request, sample = self._owners[entry.sequence.seq_id]
+                if sample == 0:
+                    request.plan = plan
+                turns.append(Turn(request.request_id, sample, request.drafter, plan, step, reason))
+        if self._listener is not None:
+            self._listener.round(RoundReport(tuple(turns), turn.round.cost, seconds))

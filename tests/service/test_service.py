@@ -1,0 +1,343 @@
+"""Requests that come and go beside each other get the texts that they would get alone."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import pytest
+
+from draftproof.config import Speculation
+from draftproof.drafters.base import Drafting
+from draftproof.drafters.ngram import NgramDrafter
+from draftproof.engine import loop
+from draftproof.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidPrompt,
+    InvalidSetting,
+    LimitExceeded,
+    Overloaded,
+    RequestFailed,
+)
+from draftproof.sampling.params import SamplingParams
+from draftproof.service.service import Service
+from tests.service.conftest import Ear, long_target, serving
+from tests.tiny import prompt, shared_target, speculator
+
+LONG = SamplingParams(max_tokens=400)
+
+
+def requests(count, seed=0, longest=30):
+    """Prompts, parameters and wishes of many kinds, all of which reproduce."""
+    dice = random.Random(seed)
+    wishes = [None, Speculation(enabled=False), Speculation(depth=1), Speculation(drafter="ngram")]
+    made = []
+    for i in range(count):
+        sampled = {"temperature": 0.9, "seed": i} if i % 2 else {}
+        params = SamplingParams(
+            max_tokens=dice.randint(1, longest), n=dice.choice([1, 1, 1, 2]), **sampled
+        )
+        ids = prompt(dice.randint(1, 40), seed=dice.randint(0, 5))
+        made.append((ids, params, dice.choice(wishes)))
+    return made
+
+
+def texts(output):
+    return [sample.token_ids for sample in output.samples]
+
+
+@pytest.mark.parametrize(
+    ("engine", "limits"),
+    [
+        ({"max_batch": 4}, {}),
+        ({"max_batch": 3, "prefill_chunk": 4}, {"prefill_tokens": 4}),
+        ({"max_batch": 4, "prefill_chunk": 4}, {"keep_prefixes": False}),
+        ({"max_batch": 6, "pool": 330, "prefill_chunk": 4}, {"max_length": 100}),
+    ],
+    ids=["wide", "narrow", "no prefixes", "scarce memory"],
+)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_every_request_gets_the_text_it_gets_alone(monkeypatch, name, engine, limits):
+    engine = dict(engine)
+    target = shared_target(name)
+    if "pool" in engine:
+        other = speculator(target, "close-model").drafter.cache_bytes_per_token
+        monkeypatch.setattr(loop, "_AHEAD", 4)  # rows have to grow, and there is no room for it
+        engine["max_cache_bytes"] = engine.pop("pool") * (target.cache_bytes_per_token + other)
+    with serving(name, drafters={"ngram": NgramDrafter()}, limits=limits, **engine) as (
+        service,
+        made,
+        notes,
+    ):
+        asked = requests(24)
+        ears = [Ear() for _ in asked]
+        for (ids, params, wish), ear in zip(asked, ears, strict=True):
+            service.submit(ids, params, ear, speculation=wish)
+        for (ids, params, _), ear in zip(asked, ears, strict=True):
+            ear.wait()
+            expected = texts(made.plain(ids, params))
+            assert [ear.tokens(sample) for sample in range(params.n)] == expected
+        assert len(notes.reports) == len(asked)
+        assert max(len(report.turns) for report in notes.rounds) > 1, "they run side by side"
+        preempted = sum(report.preemptions for report in notes.reports)
+        assert (preempted > 0) == ("max_cache_bytes" in engine)
+        assert sum(report.stats.accepted for report in notes.reports) > 0
+
+
+def test_a_common_beginning_is_read_once():
+    system = prompt(32, seed=9)
+    with serving("llama", prefill_chunk=4) as (service, made, notes):
+        for tail in range(4):
+            ids = [*system, *prompt(5, seed=tail)]
+            ear = Ear()
+            service.submit(ids, SamplingParams(max_tokens=5), ear)
+            ear.wait()
+            assert ear.tokens() == made.plain(ids, SamplingParams(max_tokens=5)).token_ids
+    assert [report.shared_tokens >= 32 for report in notes.reports] == [False, True, True, True]
+
+
+def test_samples_of_a_request_read_their_prompt_once():
+    with serving("llama", prefill_chunk=4) as (service, made, notes):
+        ear, params = Ear(), SamplingParams(max_tokens=6, n=3, temperature=1.0, seed=4)
+        service.submit(prompt(21), params, ear)
+        ear.wait()
+        assert [ear.tokens(i) for i in range(3)] == texts(made.plain(prompt(21), params))
+    (report,) = notes.reports
+    assert report.shared_tokens == 2 * 20
+    assert (report.samples, report.prompt_tokens) == (3, 21)
+
+
+def test_a_cancelled_request_ends_at_once_and_others_do_not_notice():
+    with serving("long") as (service, made, notes):
+        gone, stays = Ear(), Ear()
+        ticket = service.submit(prompt(4), LONG, gone)
+        service.submit(prompt(6), SamplingParams(max_tokens=30), stays)
+        assert gone.begun.wait(10)
+        ticket.cancel()
+        ticket.cancel()
+        assert isinstance(gone.wait().error, Cancelled)
+        assert len(gone.tokens()) < 400
+        expected = made.plain(prompt(6), SamplingParams(max_tokens=30)).token_ids
+        assert stays.wait().tokens() == expected
+        ticket.cancel()  # over long ago
+    assert sorted(report.outcome for report in notes.reports) == ["cancelled", "length"]
+
+
+def test_a_request_ends_when_its_time_is_up_running_or_waiting():
+    with serving("long", max_batch=1) as (service, _, notes):
+        runs, waits = Ear(), Ear()
+        plain = Speculation(enabled=False)
+        service.submit(prompt(4), LONG, runs, speculation=plain, deadline_s=0.15)
+        service.submit(prompt(4), LONG, waits, deadline_s=0.1)
+        for ear in (runs, waits):
+            assert isinstance(ear.wait().error, DeadlineExceeded)
+            assert "limit of 0." in str(ear.error)
+        assert runs.tokens()
+    assert [report.outcome for report in notes.reports] == ["deadline", "deadline"]
+
+
+def test_what_cannot_work_or_is_too_large_is_refused_before_it_waits():
+    with serving("llama", limits={"max_length": 50, "max_samples": 2}) as (service, _, notes):
+        ear, short = Ear(), SamplingParams(max_tokens=5)
+        with pytest.raises(LimitExceeded, match=r"together 51; at most 50"):
+            service.submit(prompt(46), short, ear)
+        with pytest.raises(LimitExceeded, match="n is 3 and at most 2"):
+            service.submit(prompt(4), SamplingParams(n=3, max_tokens=5), ear)
+        with pytest.raises(InvalidPrompt):
+            service.submit([], short, ear)
+        with pytest.raises(InvalidSetting, match=r"'eagle'; this service has .*none"):
+            service.submit(prompt(4), short, ear, speculation=Speculation(drafter="eagle"))
+        assert notes.reasons == ["too_long"]
+        assert not ear.events
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_back():
+    with serving("long", max_batch=1, limits={"max_waiting": 2}) as (service, _, notes):
+        first = Ear()
+        tickets = [service.submit(prompt(4), LONG, first)]
+        assert first.begun.wait(10)
+        rest = [Ear(), Ear()]
+        tickets += [service.submit(prompt(4), LONG, ear) for ear in rest]
+        with pytest.raises(Overloaded, match="2 requests are waiting") as caught:
+            service.submit(prompt(4), LONG, Ear())
+        assert caught.value.retry_after_s >= 1
+        assert service.snapshot().waiting == 2
+        for ticket in tickets:
+            ticket.cancel()
+        for ear in [first, *rest]:
+            ear.wait()
+        again = Ear()
+        service.submit(prompt(4), SamplingParams(max_tokens=2), again)
+        assert len(again.wait().tokens()) == 2
+    assert notes.reasons == ["queue_full"]
+
+
+def test_a_service_that_goes_down_finishes_what_it_has_and_takes_no_more():
+    with serving("long") as (service, _, _):
+        ear = Ear()
+        service.submit(prompt(4), SamplingParams(max_tokens=60), ear)
+        done = threading.Thread(target=service.drain)
+        done.start()
+        while not service.snapshot().draining:
+            time.sleep(0.001)
+        assert not service.ready
+        with pytest.raises(Overloaded, match="going down"):
+            service.submit(prompt(4), LONG, Ear())
+        assert len(ear.wait().tokens()) == 60
+        done.join(10)
+        assert not done.is_alive()
+
+
+def test_a_service_that_is_closed_ends_everybody():
+    with serving("long", max_batch=1) as (service, _, _):
+        ears = [Ear() for _ in range(3)]
+        for ear in ears:
+            service.submit(prompt(4), LONG, ear)
+        assert ears[0].begun.wait(10)
+        service.close()
+        for ear in ears:
+            assert isinstance(ear.wait().error, Overloaded)
+
+
+def test_a_fault_of_one_request_is_its_own():
+    def explode(ids):
+        if len(ids) > 8:
+            raise ZeroDivisionError("a rule of the user's")
+        return False
+
+    with serving("llama") as (service, made, notes):
+        bad, good = Ear(), Ear()
+        service.submit(prompt(4), SamplingParams(max_tokens=30, stop_rule=explode), bad)
+        service.submit(prompt(6), SamplingParams(max_tokens=30), good)
+        assert isinstance(bad.wait().error, RequestFailed)
+        assert "ZeroDivisionError" in str(bad.error)
+        expected = made.plain(prompt(6), SamplingParams(max_tokens=30)).token_ids
+        assert good.wait().tokens() == expected
+    assert {report.outcome for report in notes.reports} == {"failed", "length"}
+
+
+def test_a_listener_that_raises_loses_its_own_request_only():
+    def deaf(_event):
+        raise OSError("the connection is gone")
+
+    with serving("long") as (service, _, notes):
+        good = Ear()
+        service.submit(prompt(4), LONG, deaf)
+        service.submit(prompt(6), SamplingParams(max_tokens=20), good)
+        assert len(good.wait().tokens()) == 20
+    assert len(notes.reports) == 2
+
+
+class Broken(Drafting):
+    """Drafts well until it is told to break."""
+
+    name, proposals = "broken", NgramDrafter.proposals
+
+    def __init__(self):
+        self.broken = False
+
+    def begin(self, _cache):
+        return self
+
+    def propose(self, contexts, plans):
+        if self.broken:
+            raise RuntimeError("a fault of the drafter")
+        return NgramDrafter().begin(None).propose(contexts, plans)
+
+
+def test_where_drafting_fails_texts_go_on_plainly(caplog):
+    broken, params = Broken(), SamplingParams(max_tokens=30)
+    with serving("llama", drafters={"broken": broken}) as (service, made, notes):
+        ears = [Ear(), Ear()]
+        for ear in ears:
+            service.submit(prompt(5), params, ear, speculation=Speculation(drafter="broken"))
+        assert ears[1].begun.wait(10)
+        broken.broken = True
+        for ear in ears:
+            assert ear.wait().tokens() == made.plain(prompt(5), params).token_ids
+    assert "drafting failed" in caplog.text
+    assert {report.outcome for report in notes.reports} == {"length"}
+
+
+def test_a_drafter_that_never_works_keeps_the_service_from_starting():
+    broken = Broken()
+    broken.broken = True
+    made = speculator(shared_target("llama"), "ngram")
+    service = Service(made, drafters={"broken": broken})
+    service.start()
+    with pytest.raises(RuntimeError, match="a fault of the drafter"):
+        service.wait_until_ready(60)
+    assert not service.ready
+    with pytest.raises(Overloaded):
+        service.submit(prompt(4), SamplingParams(max_tokens=4), Ear())
+    service.close()
+
+
+def test_a_fault_of_the_target_ends_those_in_the_round_and_no_others(monkeypatch):
+    with serving("long", max_batch=2) as (service, made, _):
+        hit, fine = [Ear(), Ear()], Ear()
+        forward, faults = type(made.target).forward, []
+
+        def fail(self, batch, cache, columns=None):
+            if faults:
+                raise faults.pop()
+            return forward(self, batch, cache, columns)
+
+        monkeypatch.setattr(type(made.target), "forward", fail)
+        for ear in hit:
+            service.submit(prompt(5), LONG, ear, speculation=Speculation(enabled=False))
+        for ear in hit:
+            assert ear.begun.wait(10)
+        service.submit(prompt(6), SamplingParams(max_tokens=9), fine)
+        faults += [MemoryError("no room")] * 2  # a round is tried again without drafts
+        for ear in hit:
+            assert isinstance(ear.wait().error, RequestFailed)
+        assert len(fine.wait().tokens()) == 9
+
+
+def test_nothing_to_generate_is_an_answer_too():
+    with serving("llama") as (service, _, _):
+        ear = Ear()
+        service.submit(prompt(4), SamplingParams(max_tokens=0), ear)
+        assert [event.finish_reason for event in ear.wait().events] == ["length"]
+
+
+def test_reports_say_what_happened():
+    with serving("llama") as (service, _, notes):
+        ear = Ear()
+        service.submit(prompt(9), SamplingParams(max_tokens=12), ear)
+        ear.wait()
+    (report,) = notes.reports
+    assert report.stats.generated == 12
+    assert 0 <= report.queue_s <= report.first_token_s <= report.total_s
+    turns = [turn for round_ in notes.rounds for turn in round_.turns]
+    assert sum(len(turn.step.tokens) for turn in turns) == 12
+    assert all((turn.plain_reason is None) == (turn.step.drafted > 0) for turn in turns)
+    assert {turn.drafter for turn in turns} == {report.drafter}
+
+
+def test_a_request_that_does_not_fit_yet_is_passed_only_so_often():
+    """One large request waits for memory while small ones keep coming."""
+    target = long_target()
+    both = (
+        target.cache_bytes_per_token
+        + speculator(target, "close-model").drafter.cache_bytes_per_token
+    )
+    limits = {"max_length": 250, "max_skips": 3, "keep_prefixes": False}
+    with serving("long", max_batch=8, max_cache_bytes=400 * both, limits=limits) as (
+        service,
+        _,
+        notes,
+    ):
+        small = SamplingParams(max_tokens=8)
+        ears = [Ear() for _ in range(20)]
+        service.submit(prompt(100), SamplingParams(max_tokens=60), ears[0])
+        ids = [service.submit(prompt(150), small, ears[1]).request_id]
+        ids += [service.submit(prompt(3), small, ear).request_id for ear in ears[2:]]
+        for ear in ears:
+            ear.wait()
+    order = [report.request_id for report in notes.reports]
+    large = ids[0]
+    assert sum(order.index(one) < order.index(large) for one in ids[1:]) <= 3 + 8
