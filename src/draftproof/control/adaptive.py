@@ -61,7 +61,10 @@ _PRIOR = 0.5
 
 def prior_of(drafter: str) -> float:
     """The acceptance rate to expect of a drafter of this name before anything is known."""
-    return _PRIORS.get(drafter.partition(":")[0], _PRIOR)
+    kind, _, argument = drafter.partition(":")
+    if kind == "hybrid":  # its look-up is seldom sure at first, and then the other drafts
+        return prior_of(argument.rpartition(",")[2])
+    return _PRIORS.get(kind, _PRIOR)
 
 
 @dataclass(frozen=True, slots=True)

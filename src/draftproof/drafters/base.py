@@ -86,6 +86,12 @@ def remembers(drafter: Drafter) -> bool:
     return bool(getattr(drafter, "remembers", False))
 
 
+def dearest(drafter: Drafter) -> Drafter:
+    """The part of a drafter that costs most, whose costs stand for the whole; mostly itself."""
+    part: Drafter = getattr(drafter, "dearest", drafter)
+    return part
+
+
 def cache_bytes_per_token(drafter: Drafter) -> int:
     """What a drafter's own cache takes for each token of a text; it says so by an attribute."""
     return int(getattr(drafter, "cache_bytes_per_token", 0))

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 import torch
 
 from draftproof.core import Context, Draft, Plan, Step
-from draftproof.drafters.base import Drafter, Drafting, cache_bytes_per_token, fresh, remembers
+from draftproof.drafters.base import (
+    Drafter,
+    Drafting,
+    cache_bytes_per_token,
+    dearest,
+    fresh,
+    remembers,
+)
 from draftproof.drafters.lookup import LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
 
@@ -26,6 +33,7 @@ class HybridDrafter:
         self.proposals = other.proposals
         self.remembers = remembers(lookup) or remembers(other)
         self.stops_in_doubt = bool(getattr(other, "stops_in_doubt", False))
+        self.dearest = dearest(other)
         self.cache_bytes_per_token = cache_bytes_per_token(other)
         self._lookup = lookup
         self._other = other

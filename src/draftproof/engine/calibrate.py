@@ -15,7 +15,7 @@ import torch
 
 from draftproof.config import MAX_NODES, EngineSettings
 from draftproof.core import Context, Draft, Plan, Proposal
-from draftproof.drafters.base import Drafter
+from draftproof.drafters.base import Drafter, dearest
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
@@ -115,7 +115,8 @@ class _Calibration:
         """Seconds by width and levels; widths above 1 where the drafter branches."""
         if not self._levels:
             return {}
-        drafting = self._drafter.begin(self._cache)
+        # A text made of few tokens repeats itself: a look-up would find all of it.
+        drafting = dearest(self._drafter).begin(self._cache)
         contexts = [self._context(row) for row in range(self._rows)]
         measured = {}
         for width in (1, TREE_WIDTH):
