@@ -20,9 +20,9 @@ TEMPLATE = (
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer whose first ids are bytes, cut to the tiny vocabulary."""
+    """A byte-level tokenizer whose first ids are bytes, cut to the tiny vocabulary and a space."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = ["<pad>", "<s>", "</s>", *alphabet[: VOCAB - 3]]
+    words = ["<pad>", "<s>", "</s>", *alphabet[: VOCAB - 4], "Ġ"]
     raw = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], unk_token="<pad>"))
     raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     raw.decoder = decoders.ByteLevel()

@@ -9,6 +9,7 @@ import pytest
 
 import draftproof as dp
 from draftproof.core import TargetOutput
+from draftproof.sampling.grammar import Grammar
 from draftproof.sampling.params import SamplingParams
 from tests.cli.conftest import Result
 from tests.test_api import tokenizer
@@ -190,6 +191,7 @@ OPTIONS = {
     "stop": ("--stop zz --stop q", {"stop": ["zz", "q"]}),
     "stop_token_ids": ("--stop-token-id 40 --stop-token-id 41", {"stop_token_ids": [40, 41]}),
     "ignore_eos": ("--logit-bias 2=90 --ignore-eos", {"logit_bias": {2: 90.0}, "ignore_eos": True}),
+    "grammar": ("--regex [a-f]{9}", {"grammar": Grammar.regex("[a-f]{9}")}),
 }
 
 
@@ -238,6 +240,22 @@ def test_width_and_nodes_reach_the_engine(generate):
     assert tree["token_ids"] == small["token_ids"]
 
 
+def test_grammars_shape_the_text(generate, tmp_path):
+    """Each of the four options, in what the model says."""
+    schema = {"enum": ["left", "right"], "x-guidance": {"whitespace_flexible": False}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    for line, wanted in (
+        (("--json-schema", tmp_path / "schema.json"), ('"left"', '"right"')),
+        (("--choice", "yes", "--choice", "no"), ("yes", "no")),
+        (("--regex", "(ha){3}"), ("hahaha",)),
+    ):
+        report = parsed(generate("hello", "--raw", "--json", "--compare", *line))
+        assert report["identical"] is True
+        assert report["text"] in wanted
+    report = parsed(generate("hello", "--raw", "--json", "--json-object"))
+    assert report["text"].startswith("{")
+
+
 # Refusals -----------------------------------------------------------------------------------
 
 
@@ -270,6 +288,10 @@ def test_width_and_nodes_reach_the_engine(generate):
         (("hello", "--max-tokens", "-1"), "max_tokens is -1"),
         (("hello", "--min-tokens", "13"), "min_tokens is 13"),
         (("hello", "--raw", "--system", "x"), "--system"),
+        (("hello", "--regex", "a", "--choice", "b"), "--regex and --choice were both given"),
+        (("hello", "--regex", "a("), "unclosed group"),
+        (("hello", "--json-schema", "gone.json"), "gone.json cannot be read"),
+        (("hello", "--json-object", "--min-tokens", "3"), "min_tokens and a grammar"),
         (("hello", "--dtype", "int3"), "dtype is 'int3'"),
         (("hello", "--device", "toaster"), "toaster"),
         (("hello", "--no-such-option"), "--no-such-option"),

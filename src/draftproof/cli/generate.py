@@ -83,6 +83,14 @@ def generate(
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")
     ] = False,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="JSON that fits the schema in this file.")
+    ] = None,
+    json_object: Annotated[bool, typer.Option("--json-object", help="Any JSON object.")] = False,
+    regex: Annotated[str | None, typer.Option(help="Text that matches as a whole.")] = None,
+    choice: Annotated[
+        list[str] | None, typer.Option(help="This text, or another --choice; repeatable.")
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Also decode plainly, and compare text and time.")
     ] = False,
@@ -116,6 +124,7 @@ def generate(
         stop=stop or (),
         stop_token_ids=stop_token_id or (),
         ignore_eos=ignore_eos,
+        grammar=options.read_grammar(json_schema, json_object, regex, choice or []),
     )
     silent = quiet or json_
     shape = {"depth": depth, "width": width, "nodes": nodes}
@@ -131,13 +140,7 @@ def generate(
     )
     message = options.chat_or_text(speculator, text, system, raw)
     run = _Run(speculator, message, params, json_, silent)
-    report = run.compared() if compare else run.alone()
-    if json_:
-        typer.echo(json.dumps(report, ensure_ascii=False, allow_nan=False))
-    elif not quiet:
-        from draftproof.cli.show import show_table
-
-        show_table(report, speculator.target.name, speculator.drafter.name)
+    run.show(run.compared() if compare else run.alone())
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,15 @@ class _Run:
         run._warm_up()
         plain = run._decode(plain=True)
         return run._report(run._decode(title="speculative decoding"), plain)
+
+    def show(self, report: dict[str, Any]) -> None:
+        """The report as one JSON object, or as a table where it is not to be quiet."""
+        if self.as_json:
+            typer.echo(json.dumps(report, ensure_ascii=False, allow_nan=False))
+        elif not self.silent:
+            from draftproof.cli.show import show_table
+
+            show_table(report, self.speculator.target.name, self.speculator.drafter.name)
 
     def _with_seed(self) -> _Run:
         """Sampled texts can be compared where both draw with the same seed."""
@@ -208,6 +220,7 @@ class _Run:
             output.token_ids,
             self.params,
             self.speculator.num_tokens,
+            self.speculator.language.matcher(self.params),
         )
         report["difference"] = None if difference is None else difference.as_dict()
         return report

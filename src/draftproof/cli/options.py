@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from draftproof import config
     from draftproof.api import Speculator
     from draftproof.config import Kernels
+    from draftproof.sampling.grammar import Grammar
 
 Target = Annotated[
     str,
@@ -194,6 +195,33 @@ def read_prompt(prompt: str | None, prompt_file: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         source = prompt_file or "standard input"
         raise InvalidPrompt(f"{source} cannot be read as UTF-8 text: {error}") from error
+
+
+def read_grammar(
+    json_schema: Path | None, json_object: bool, regex: str | None, choice: list[str]
+) -> Grammar | None:
+    """The grammar that one of the four options gives; None without any of them."""
+    given = {
+        "--json-schema": json_schema is not None,
+        "--json-object": json_object,
+        "--regex": regex is not None,
+        "--choice": bool(choice),
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if not names:
+        return None
+    if len(names) > 1:
+        raise InvalidSetting(f"{names[0]} and {names[1]} were both given; give one of them")
+    from draftproof.sampling.grammar import Grammar
+
+    if json_schema is not None:
+        try:
+            return Grammar.json_schema(json_schema.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSetting(f"{json_schema} cannot be read as UTF-8 text: {error}") from error
+    if regex is not None:
+        return Grammar.regex(regex)
+    return Grammar.choice(choice) if choice else Grammar.json_object()
 
 
 def chat_or_text(speculator: Speculator, text: str, system: str | None, raw: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
@@ -40,7 +41,7 @@ class Grammar:
         # A warning, which says what a schema's keyword is read as, is no error.
         wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(self.as_lark())
         if wrong:
-            raise InvalidSetting(f"{self} cannot be used: {_first_line(messages[0])}")
+            raise InvalidSetting(f"{self} cannot be used: {_reason(messages[0])}")
 
     @classmethod
     def json_schema(cls, schema: str | Mapping[str, Any]) -> Grammar:
@@ -133,5 +134,8 @@ def _dumped(value: object) -> str:
         raise InvalidSetting(f"a grammar cannot be written as JSON: {error}") from error
 
 
-def _first_line(message: str) -> str:
-    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
+def _reason(message: str) -> str:
+    """The line that says what is wrong, without its place in a text the user never saw."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    line = next((line for line in lines if line.startswith("error: ")), lines[0])
+    return re.sub(r"^(error: |at \d+\(\d+\): (failed to compile JSON schema: )?)", "", line)
