@@ -81,8 +81,8 @@ class Grammar:
         if self.kind == "json_object":
             return _json({"type": "object"})
         if self.kind == "regex":
-            # "": \d and \w are Unicode's, as in Python.
-            return f"/{load_llguidance().regex_to_lark(self.source, '')}/"
+            # \d and \w are ASCII, as in JavaScript: \d would else be digits of any script.
+            return f"/{load_llguidance().regex_to_lark(self.source, 'dw')}/"
         return " | ".join(json.dumps(text) for text in _parsed_choice(self.source))
 
     def __str__(self) -> str:

@@ -69,8 +69,11 @@ class Matcher:
         """Write -inf over the logits f[N, V] of what `answers`, one for each row, do not allow."""
         packed = np.stack([answer.allowed for answer in answers])
         bits = np.unpackbits(~packed, axis=1, bitorder="little", count=self._num_tokens)
-        banned = torch.from_numpy(bits.view(np.bool_)).to(scores.device)
-        scores[:, : self._num_tokens].masked_fill_(banned, -torch.inf)
+        rows, banned = scores[:, : self._num_tokens], bits.view(np.bool_)
+        if scores.device.type == "cpu":  # numpy takes a quarter of torch's time, and no other core
+            np.copyto(rows.numpy(), -np.inf, where=banned)
+        else:
+            rows.masked_fill_(torch.from_numpy(banned).to(scores.device), -torch.inf)
 
     def nothing(self) -> Next:
         """No token may follow."""
