@@ -101,6 +101,9 @@ def serve(
         ),
     ] = _SERVER.drain_seconds,
     max_batch: Annotated[int, _limit("Sequences decoded side by side.")] = _ENGINE.max_batch,
+    max_cache_bytes: Annotated[
+        int, _limit("Memory of keys and values, of all requests together.")
+    ] = _ENGINE.max_cache_bytes,
     max_waiting: Annotated[
         int, _limit("Requests in the queue; one more gets status 429.")
     ] = _SERVICE.max_waiting,
@@ -160,6 +163,7 @@ def serve(
         width=pair["width"],
         nodes=pair["nodes"],
         max_batch=max_batch,
+        max_cache_bytes=max_cache_bytes,
         kernels=cast("Kernels", kernels),
     )
     names = [pair["drafter"]] if isinstance(pair["drafter"], str) else pair["drafter"]
@@ -185,8 +189,9 @@ class _Run:
     def until_told(self, bound: socket.socket) -> None:
         """Serve until a signal comes and what runs is done."""
         from draftproof.server.app import make_app
-        from draftproof.server.lifecycle import Server, address_of, log_to_stderr
+        from draftproof.server.lifecycle import Server, address_of
         from draftproof.server.live import Live, Together
+        from draftproof.server.log import log_to_stderr
         from draftproof.server.metrics import Metrics
         from draftproof.server.page import routes
         from draftproof.service.service import Service
@@ -205,6 +210,8 @@ class _Run:
             f"{self.name} at {address_of(bound)}/v1, requests and drafts at {address_of(bound)}/"
         )
         Server(app, service, self.limits.drain_seconds, self._say).run([bound])
+        if service.fault is not None:
+            raise service.fault
 
     def _say(self, text: str) -> None:
         if not self.quiet:

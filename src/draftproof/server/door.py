@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import logging
 import time
-import traceback
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from hashlib import sha256
 from typing import Any
 
@@ -20,13 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftproof.config import ServerSettings
 from draftproof.server.errors import CLIENT_LEFT, ClientLeft, Refusal, refusal
+from draftproof.server.log import kind_and_place, log, now
 
 READ_S = 60.0
 """Within this time a body has to be here."""
 SEND_S = 60.0
 """So long a client may not take what is sent to it."""
-
-log = logging.getLogger("draftproof.server")
 
 
 @dataclass(slots=True)
@@ -46,15 +42,11 @@ class Visit:
     error: str | None = None
 
     def fail(self, error: BaseException) -> None:
-        """Note what went wrong without its message, which may quote a prompt."""
-        cause = error.__cause__ or error
-        self.error = type(cause).__name__
-        if frames := traceback.extract_tb(cause.__traceback__):
-            self.error += f" at {frames[-1].filename}:{frames[-1].lineno}"
+        self.error = kind_and_place(error)
 
     def line(self) -> str:
         record: dict[str, Any] = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            "time": now(),
             "id": self.id,
             "method": self.method,
             "path": self.path,

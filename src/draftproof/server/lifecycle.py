@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -14,7 +12,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from draftproof.errors import InvalidSetting
-from draftproof.server.door import log
 from draftproof.service.service import Service
 
 _LAST_WORDS_S = 5
@@ -44,12 +41,25 @@ class Server(uvicorn.Server):
         self._say = say
         self._drains = False
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        threading.Thread(target=self._wait, name="warm-up", daemon=True).start()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._drains:
             self.should_exit = self.force_exit = True
             return
         self._drains = True
         threading.Thread(target=self._leave, name="drain", daemon=True).start()
+
+    def _wait(self) -> None:
+        """Say when requests are taken; a service that cannot start ends the server."""
+        try:
+            self._service.wait_until_ready()
+        except Exception:
+            self.should_exit = True
+        else:
+            self._say("Ready")
 
     def _leave(self) -> None:
         self._say(f"Finishing what runs, for {self._drain_s:g} s at most; once more ends at once")
@@ -82,12 +92,3 @@ def address_of(bound: socket.socket) -> str:
 def is_loopback(bound: socket.socket) -> bool:
     """Only programs of this machine can reach it."""
     return ipaddress.ip_address(bound.getsockname()[0]).is_loopback
-
-
-def log_to_stderr() -> None:
-    """One line of JSON for each request."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False

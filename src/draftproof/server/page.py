@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any, Protocol
 
-from fastapi import APIRouter, HTTPException, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Response
+from fastapi.responses import PlainTextResponse, StreamingResponse
 
 from draftproof.errors import Overloaded
+from draftproof.server.errors import Refusal
 from draftproof.server.live import MAX_WATCHERS, Live, describe
 from draftproof.server.metrics import CONTENT_TYPE, Metrics
+from draftproof.server.routes import failures
 from draftproof.service.records import Snapshot
 
 TICK_S = 0.1
@@ -33,6 +35,12 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+
+
+class EventStream(StreamingResponse):
+    """A stream of server-sent events."""
+
+    media_type = "text/event-stream"
 
 
 class Watched(Protocol):
@@ -65,24 +73,23 @@ def routes(
     def static(name: str) -> Response:
         return _file(name, contents)
 
-    @router.get("/metrics", tags=["operation"])
+    @router.get("/metrics", response_class=PlainTextResponse)
     def scrape() -> Response:
         """All metrics in Prometheus' text format."""
         return Response(metrics.exposition(service.snapshot()), media_type=CONTENT_TYPE)
 
-    @router.get("/v1/speculation", tags=["operation"])
+    @router.get("/v1/speculation", responses=failures())
     def speculation() -> dict[str, Any]:
         """What speculation has brought so far, by drafter, and the plans of running requests."""
         return metrics.as_dict(service.snapshot())
 
-    @router.get("/v1/events", tags=["operation"])
-    def events() -> StreamingResponse:
+    @router.get("/v1/events", response_class=EventStream, responses=failures(503))
+    def events() -> EventStream:
         """What happens now, as server-sent events; each holds one JSON object."""
         if live.watchers >= MAX_WATCHERS:
-            raise HTTPException(503, f"{MAX_WATCHERS} pages watch already; close one")
-        return StreamingResponse(
+            raise Refusal(503, f"{MAX_WATCHERS} pages watch already; close one", "too_many_watch")
+        return EventStream(
             _messages(service, metrics, live, show_text),
-            media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
@@ -91,7 +98,7 @@ def routes(
 
 def _file(name: str, contents: dict[str, bytes]) -> Response:
     if name not in contents:
-        raise HTTPException(404, f"there is no file {name!r}")
+        raise Refusal(404, f"there is no file {name!r}")
     return Response(contents[name], media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
 
 

@@ -1,0 +1,50 @@
+"""The log: one line of JSON for whatever happens, and no text of users in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import datetime, timezone
+from typing import Any
+
+log = logging.getLogger("draftproof.server")
+"""Its lines are JSON already."""
+
+
+class Lines(logging.Formatter):
+    """Lines of other parts of the library become JSON like those of requests."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name == log.name:
+            return record.getMessage()
+        line: dict[str, Any] = {
+            "time": now(),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            line["error"] = kind_and_place(record.exc_info[1])
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    everything = logging.getLogger("draftproof")
+    everything.addHandler(handler)
+    everything.setLevel(logging.INFO)
+    everything.propagate = False
+
+
+def kind_and_place(error: BaseException) -> str:
+    """What went wrong and where; not the message, which may quote a prompt."""
+    cause = error.__cause__ or error
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return type(cause).__name__ + place
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
