@@ -37,6 +37,8 @@ class Grammar:
             )
         if not isinstance(self.source, str):
             raise InvalidSetting(f"a {self.kind} grammar has the source {self.source!r}; give text")
+        if not _is_whole(self.source):
+            raise InvalidSetting(f"a {self.kind} grammar holds half a character; give whole text")
         llguidance = load_llguidance()
         # A warning, which says what a schema's keyword is read as, is no error.
         wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(self.as_lark())
@@ -108,7 +110,7 @@ def _json(schema: Mapping[str, Any]) -> str:
 def _parsed_schema(source: str) -> Mapping[str, Any]:
     try:
         schema = json.loads(source)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSetting(f"a JSON schema is no JSON ({error}); give an object") from error
     if not isinstance(schema, dict):
         raise InvalidSetting(f"a JSON schema is {source[:60]}; give an object, as {{...}}")
@@ -118,7 +120,7 @@ def _parsed_schema(source: str) -> Mapping[str, Any]:
 def _parsed_choice(source: str) -> list[str]:
     try:
         texts = json.loads(source)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSetting(f"a choice is no JSON ({error}); give a list of strings") from error
     if not isinstance(texts, list) or not texts:
         raise InvalidSetting(f"a choice is {source}; give a list of at least one string")
@@ -127,10 +129,19 @@ def _parsed_choice(source: str) -> list[str]:
     return cast("list[str]", texts)
 
 
+def _is_whole(text: str) -> bool:
+    """False for text that no UTF-8 stands for, with one half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _dumped(value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSetting(f"a grammar cannot be written as JSON: {error}") from error
 
 
