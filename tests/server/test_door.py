@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
 from draftproof.config import ServerSettings
 from draftproof.errors import InvalidSetting
+from draftproof.server.log import Lines
 from tests.server.conftest import texts, whole
 
 KEYS = frozenset({"alpha", "beta"})
@@ -120,3 +122,30 @@ def test_texts_are_logged_on_request(make_client, log, stream):
     (line,) = logged(log)
     assert line["prompts"] == [TEXT, "x"]
     assert line["answers"] == wanted
+
+
+def test_a_stream_that_fails_says_so_in_the_log(make_client, log):
+    client = make_client(max_seconds=0.3)
+    slow = {"speculation": {"drafter": "slow"}, "ignore_eos": True, "max_tokens": 400}
+    client.post("/v1/completions", prompt=TEXT, stream=True, **slow)
+    (line,) = logged(log)
+    assert line["status"] == 200
+    assert line["error"].startswith("DeadlineExceeded at ")
+    assert line["completion_tokens"] > 0
+    client.post("/v1/completions", prompt=TEXT, **slow)
+    (line,) = logged(log)
+    assert line["status"] == 504
+    assert line["error"].startswith("DeadlineExceeded at ")
+    assert TEXT not in str(line)
+
+
+def test_other_lines_are_json_without_messages_of_errors():
+    try:
+        raise KeyError(TEXT)
+    except KeyError as error:
+        told = (KeyError, error, error.__traceback__)
+    record = logging.LogRecord("draftproof.service", 40, "", 1, "round %d", (7,), told)
+    line = json.loads(Lines().format(record))
+    assert (line["level"], line["message"]) == ("error", "round 7")
+    assert line["error"].startswith("KeyError at ")
+    assert TEXT not in str(line)

@@ -65,7 +65,8 @@ def serve(
         str, typer.Option(help="Address to listen at.", rich_help_panel=_LISTENING)
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="0 takes a free one.", rich_help_panel=_LISTENING)
+        int,
+        typer.Option(help="0 takes a free one.", min=0, max=65535, rich_help_panel=_LISTENING),
     ] = 8000,
     api_key: Annotated[
         list[str] | None,
@@ -167,10 +168,11 @@ def serve(
         kernels=cast("Kernels", kernels),
     )
     names = [pair["drafter"]] if isinstance(pair["drafter"], str) else pair["drafter"]
-    bound = _bind(host, port, bool(limits.keys))
-    speculator, further = _load(pair["target"], names, verifier, dtype, device, engine, quiet)
-    run = _Run(speculator, further, name or _short(pair["target"]), limits, queue, show_text, quiet)
-    run.until_told(bound)
+    target = pair["target"]
+    with _bind(host, port, bool(limits.keys)) as bound:
+        models = _load(target, names, verifier, dtype, device, engine, quiet)
+        run = _Run(*models, name or _short(target), limits, queue, show_text, quiet)
+        run.until_told(bound)
 
 
 @dataclass(frozen=True)

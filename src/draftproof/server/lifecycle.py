@@ -70,6 +70,7 @@ class Server(uvicorn.Server):
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that does not listen yet; a port of 0 takes a free one."""
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -78,6 +79,8 @@ def bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except (OSError, OverflowError) as error:
+        if bound is not None:
+            bound.close()
         raise InvalidSetting(
             f"{host}:{port} cannot be listened at ({error}); give another --host or --port"
         ) from error

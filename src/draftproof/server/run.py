@@ -25,11 +25,6 @@ class Run:
         self._open = len(order.prompts)
         self._closed = False
 
-    @property
-    def is_over(self) -> bool:
-        """Every sample of every prompt has ended by its own rules."""
-        return not self._open
-
     def submit(self, deadline_s: float) -> None:
         """Queue all prompts, or none; may be called from any thread."""
         try:
@@ -60,7 +55,7 @@ class Run:
         if self._ahead is not None:
             event, self._ahead = self._ahead, None
             return event
-        return None if self.is_over else await self._take()
+        return await self._take() if self._open else None
 
     def close(self) -> None:
         """Let go of what still runs; may be called at any time, from any thread."""

@@ -89,17 +89,22 @@ class EventStream(StreamingResponse):
 
     def __init__(self, run: Run, lines: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(lines, headers=headers)
+        super().__init__(self._noting_its_end(lines), headers=headers)
         self._run = run
+        self._is_whole = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            left = not self._run.is_over
             self._run.close()
-        if left:
+        if not self._is_whole:
             raise ClientLeft
+
+    async def _noting_its_end(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
+        async for line in lines:
+            yield line
+        self._is_whole = True
 
 
 async def unless_left(request: Request, work: Awaitable[T]) -> T:
