@@ -77,6 +77,7 @@ class Card {
       const place = this.element.appendChild(document.createElement("p"));
       place.className = "tokens";
       place.tabIndex = 0;
+      place.setAttribute("role", "group");
       place.setAttribute("aria-label", `Tokens of sample ${sample + 1}`);
       this.samples.set(sample, place);
     }
