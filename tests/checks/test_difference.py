@@ -33,6 +33,18 @@ def test_the_first_position_and_both_tokens_are_named():
     assert (found.position, found.expected, found.found) == (2, 1, 2)
 
 
+def test_gap_under_a_grammar_is_that_of_the_masked_law():
+    """Tokens that the grammar forbids take no part, however likely they are."""
+    pytest.importorskip("llguidance")
+    from tests.grammars import AB, ABCD, PIECES, A, V, grammars
+
+    loud = constant_law(*[0.9 if v == V - 2 else 0.1 / (V - 1) for v in range(V)])
+    params = SamplingParams(grammar=ABCD)
+    matcher = grammars().matcher(ABCD, frozenset())
+    found = first_difference(ToyModel(loud, V), PROMPT, [A], [AB], params, len(PIECES), matcher)
+    assert found.gap == pytest.approx(0.0, abs=1e-12)
+
+
 def test_greedy_gap_is_the_distance_of_the_logits():
     assert between([0], [2]).gap == pytest.approx(math.log(0.5 / 0.2), abs=1e-12)
     assert not between([0], [2]).is_near_tie
