@@ -50,8 +50,12 @@ class Process:
         self._listener.start()
 
     def __enter__(self) -> Process:
-        wait_for(self._has_address, seconds=120)
-        wait_for(self._is_ready, seconds=120)
+        try:
+            wait_for(self._is_ready, seconds=120)
+        except BaseException:
+            self.__exit__()
+            print("".join(self.said))
+            raise
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -64,13 +68,12 @@ class Process:
         with self._process.stderr as stream:
             self.said.extend(iter(stream.readline, ""))
 
-    def _has_address(self) -> bool:
-        assert self._process.poll() is None, self.said
-        found = re.search(r"at (http://\S+)/v1", "".join(self.said))
-        self.address = found[1] if found else ""
-        return bool(found)
-
     def _is_ready(self) -> bool:
+        assert self._process.poll() is None, "it ended by itself"
+        found = re.search(r"at (http://\S+)/v1", "".join(self.said))
+        if found is None:
+            return False
+        self.address = found[1]
         with contextlib.suppress(httpx.TransportError):
             return httpx.get(f"{self.address}/health").status_code == 200
         return False
