@@ -76,7 +76,8 @@ class Client:
         return self.request("GET", path)
 
     def post(self, path: str, **body: Any) -> httpx.Response:
-        return self.request("POST", path, json=body)
+        headers = {"Content-Type": "application/json"}
+        return self.request("POST", path, content=json.dumps(body), headers=headers)
 
     def complete(self, prompt: Any = "hello", **fields: Any) -> dict[str, Any]:
         return whole(self.post("/v1/completions", prompt=prompt, **fields))

@@ -13,19 +13,19 @@ from draftproof.engine.prompt import Prompt
 from draftproof.output import Piece
 from draftproof.sampling.params import MAX_LOGPROBS
 from draftproof.server.answer import Choice, Choices, Head, Usage, finite, text_of
-from draftproof.server.fields import Request, Strict
+from draftproof.server.fields import Request, Strict, Text
 from draftproof.server.words import Words
 
 
 class TextPart(Strict):
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     """A developer is the system by its newer name, and templates know the older one."""
-    content: str | list[TextPart]
+    content: Text | list[TextPart]
     """The parts of a list are joined as they are."""
 
     @property

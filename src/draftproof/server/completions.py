@@ -12,7 +12,7 @@ from draftproof.engine.prompt import Prompt, is_batch
 from draftproof.output import Piece
 from draftproof.sampling.params import MAX_LOGPROBS
 from draftproof.server.answer import Choice, Choices, Head, Usage, finite, text_of
-from draftproof.server.fields import Request
+from draftproof.server.fields import Request, Text
 from draftproof.server.words import Words
 
 
@@ -20,7 +20,7 @@ class CompletionRequest(Request):
     default_budget: ClassVar[int | None] = 16
     """OpenAI's `max_tokens` where none is given."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Text | list[Text] | list[int] | list[list[int]]
     """One text, one list of ids, or several of either; text is continued without a template."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Log-probabilities of each token and of the so many likeliest in its place."""

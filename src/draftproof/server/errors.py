@@ -130,7 +130,8 @@ def _invalid(faults: Any) -> Refusal:
     """The first field that cannot be read, with all that is said of it: a union says more."""
     place = [str(part) for part in faults[0]["loc"][1:]]
     if faults[0]["type"] == "value_error":
-        return Refusal(400, str(faults[0]["ctx"]["error"]), "invalid_value")
+        said = str(faults[0]["ctx"]["error"])
+        return Refusal(400, said, "invalid_value", place[0] if place else None)
     if not place or faults[0]["type"] == "json_invalid":
         return Refusal(
             400, "the body is no JSON object; send one with Content-Type: application/json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from draftproof.config import MAX_DEPTH, Speculation
@@ -58,6 +58,18 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
     if name not in ASKS_FOR_NOTHING:
         return False
     return value is None or value in ASKS_FOR_NOTHING[name]
+
+
+def _check_characters(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text holds half a character; give whole ones") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_characters)]
+"""What is read as tokens; JSON can write what is no text."""
 
 
 class StreamOptions(Strict):
