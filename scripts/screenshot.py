@@ -27,7 +27,7 @@ REQUESTS = [
     (f"The colours are {LIST}. Again, the colours are", Speculation(drafter="ngram")),
     ("Photosynthesis is the process by which", Speculation()),
 ]
-TOKENS = 120
+TOKENS = 300
 """Of all requests together, when the picture is taken."""
 
 
@@ -41,7 +41,7 @@ def main(picture: Path) -> None:
     with served(app) as address, browser() as chromium:
         if chromium is None:
             sys.exit("there is no Chromium; run .ci/browser")
-        page = chromium.new_page(viewport={"width": 1000, "height": 760})
+        page = chromium.new_page(viewport={"width": 1000, "height": 800})
         service.wait_until_ready()
         page.goto(address)
         page.wait_for_selector("#status.live")
@@ -50,7 +50,7 @@ def main(picture: Path) -> None:
             params = SamplingParams(max_tokens=400, temperature=0)
             service.submit(ids, params, lambda _event: None, speculation=speculation)
         page.locator("article .token").nth(TOKENS).wait_for(state="attached", timeout=120_000)
-        page.screenshot(path=picture)
+        page.screenshot(path=picture, full_page=True)
         page.close()
 
 
