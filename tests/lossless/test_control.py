@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -17,7 +18,6 @@ from draftproof.decode import round as round_module
 from draftproof.engine import engine as engine_module
 from draftproof.models.toy import ToyModel
 from draftproof.sampling.params import SamplingParams
-from draftproof.theory.machine import RoundCost
 from tests.control.machines import MACHINES
 from tests.lossless.test_equals_plain import (
     DRAFTERS,
@@ -108,11 +108,12 @@ def as_given(monkeypatch):
     """Rounds take the seconds that the curves say, not those of the clock."""
 
     def use(curves):
-        def cost(drafts, _seconds):
-            levels = max(draft.depth for draft in drafts)
-            columns = 1 + max(len(draft.tokens) for draft in drafts)
-            draft, verify = curves.draft_seconds(levels), curves.verify_seconds(columns)
-            return RoundCost(columns, levels, draft, verify, rest_s=0.0)
+        measured = round_module._cost
+
+        def cost(*arguments):
+            told = measured(*arguments)
+            draft, verify = curves.draft_seconds(told.levels), curves.verify_seconds(told.columns)
+            return replace(told, draft_s=draft, verify_s=verify, rest_s=0.0)
 
         monkeypatch.setattr(round_module, "_cost", cost)
 

@@ -28,7 +28,11 @@ def turn(origins, *, request=1, sample=0, drafter="ngram", drafted=0, depth=None
 
 
 def round_of(*turns, seconds=0.25):
-    return RoundReport(turns, RoundCost(5, 4, draft_s=0.05, verify_s=0.125, rest_s=0.025), seconds)
+    return RoundReport(
+        turns,
+        RoundCost(5, 4, draft_s=0.05, verify_s=0.125, rest_s=0.025, tokens=2.0, drafting=1),
+        seconds,
+    )
 
 
 def ended(request=1, **changes):

@@ -124,6 +124,43 @@ class AdaptiveControl:
             return Plan(0)
         return self._as_plan(best)
 
+    def offer(self, max_depth: int, context_length: int, batch_size: int) -> list[Node]:
+        """The chain that could be drafted in a batch, by which `joint` chooses for all.
+
+        A sequence whose drafts were not worth their place says so only now and then.
+        """
+        self._forecast.turn_to(context_length, batch_size)
+        self._last = Plan(0)
+        if max_depth == 0 or not (
+            self._drafting or self._probed or self._since_probe >= self._wait
+        ):
+            return []
+        rates = [self._acceptance.at(position) for position in range(max_depth)]
+        return list(best_nodes(rates, (), 1, self._nodes))
+
+    def take(self, levels: int, nodes: int) -> Plan:
+        """The plan that `joint` has chosen; of its own accord a sequence only probes."""
+        due = not self._drafting and self._since_probe >= self._wait
+        self._probed = False
+        if nodes > 0:
+            self._drafting = self._drafting or not due
+            self._last = Plan(levels, 1, nodes)
+        elif self._drafting:
+            self._drafting, self._stay, self._since_probe = False, 0, 0
+        elif due and self._balance > 0:
+            self._last = Plan(1, 1, 1)
+        return self._last
+
+    def batch_seconds(self, levels: int, columns: float, drafting: int) -> float:
+        """A round of the batch in which `drafting` sequences draft and rows have `columns` columns
+        in the mean."""
+        return self._forecast.seconds(levels, 1, columns, drafting)
+
+    @property
+    def stake(self) -> float:
+        """How long a round may be, in rounds of plain decoding."""
+        return 1 + max(_STAKE * self._balance, 0.0)
+
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         self._stay += 1
         self._since_probe += 1
@@ -132,8 +169,9 @@ class AdaptiveControl:
         # What a round took beyond the rounds of plain decoding that its tokens replace; by the
         # forecast, for the clock of a single round is no evidence.
         levels = min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
-        seconds = self._forecast.seconds(levels, plan.width, 1 + step.drafted)
-        loss = seconds / self._forecast.seconds(0, 1, 1) - len(step.tokens)
+        levels = max(levels, cost.levels)
+        seconds = self._forecast.seconds(levels, plan.width, cost.columns)
+        loss = seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
         self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
         if step.drafted == 0:
             return

@@ -45,13 +45,19 @@ class Forecast:
             self._batch_size = batch_size
         return self._curves
 
-    def seconds(self, levels: int, width: int, columns: int) -> float:
-        """A round whose largest draft has `levels` levels and `columns` - 1 nodes."""
+    def seconds(
+        self, levels: int, width: int, columns: float, drafting: int | None = None
+    ) -> float:
+        """A round whose largest draft has `levels` levels, with rows of `columns` columns.
+
+        `drafting` is the number of sequences that draft; None for all.
+        """
         curves = self._turned
         verify = curves.verify_seconds(columns, self._context_length)
         seconds = verify * (self._wide_factor if columns > 1 else self._plain_factor)
         if levels:
-            seconds += self._draft_factor * curves.draft_seconds(levels, width)
+            drafts = curves if drafting is None else self._costs(drafting)
+            seconds += self._draft_factor * drafts.draft_seconds(levels, width)
         return seconds + (curves.rest if self._rest is None else self._rest)
 
     def observe(self, cost: RoundCost, width: int) -> None:
@@ -63,7 +69,7 @@ class Forecast:
         self._log_level += _LEVEL_WEIGHT * surprise
         self._log_wide += wide * _WIDE_WEIGHT * surprise
         if cost.levels:
-            draft = curves.draft_seconds(cost.levels, width)
+            draft = self._costs(cost.drafting).draft_seconds(cost.levels, width)
             self._log_draft += _DRAFT_WEIGHT * _surprise(cost.draft_s, draft, self._log_draft)
         rest = cost.rest_s if self._rest is None else self._rest
         self._rest = rest + _REST_WEIGHT * (cost.rest_s - rest)

@@ -78,16 +78,21 @@ def run_round(
     for sequence, made in zip(sequences, steps, strict=True):
         if made is not None:
             sequence.stats.add_step(made, watch.seconds)
-    return Round(drafts, steps, failures, _cost(drafts, watch.seconds))
+    return Round(drafts, steps, failures, _cost(drafts, steps, target.pads, watch.seconds))
 
 
-def _cost(drafts: Many[Draft], seconds: Mapping[str, float]) -> RoundCost:
+def _cost(
+    drafts: Many[Draft], steps: Many[Step | None], pads: bool, seconds: Mapping[str, float]
+) -> RoundCost:
+    sizes = [len(draft.tokens) for draft in drafts]
     return RoundCost(
-        columns=1 + max(len(draft.tokens) for draft in drafts),
+        columns=1 + (max(sizes) if pads else sum(sizes) / len(sizes)),
         levels=max(draft.depth for draft in drafts),
         draft_s=seconds["draft"],
         verify_s=seconds["verify"],
         rest_s=seconds["rest"],
+        tokens=sum(len(step.tokens) for step in steps if step is not None) / len(steps),
+        drafting=sum(size > 0 for size in sizes),
     )
 
 

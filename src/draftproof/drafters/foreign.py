@@ -227,6 +227,7 @@ class _Intersection:
         self.device = model.device
         self.cache_bytes_per_token = model.cache_bytes_per_token
         self._model = model
+        self.pads = model.pads
         pairs = torch.tensor(sorted(shared.items()), dtype=torch.long, device=model.device)
         self._target_ids, self._drafter_ids = pairs.unbind(1)
         own = torch.arange(model.vocab_size, device=model.device)

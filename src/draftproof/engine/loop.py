@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from draftproof.control.fixed import FixedPlan
+from draftproof.control.joint import plan_together
 from draftproof.core import Plan, Step
 from draftproof.decode.round import Round, run_round
 from draftproof.decode.sequence import Sequence
@@ -125,7 +126,7 @@ class Loop:
         if not active:
             return Turn((), (), (), _NOTHING, tuple(failures), watch.seconds["read"])
         rooms = [entry.sequence.max_depth for entry in active]
-        plans = self._plan(active)
+        plans = self._plan(active, rooms)
         done, drafting_error = self._round(active, plans)
         reasons = [
             self._account(entry, b, plans[b], rooms[b], done) for b, entry in enumerate(active)
@@ -163,15 +164,10 @@ class Loop:
             entry.controller = FixedPlan(0)
         return done, fault
 
-    def _plan(self, active: Many[Entry]) -> list[Plan]:
-        plans = []
-        for entry in active:
-            assert entry.controller is not None
-            sequence = entry.sequence
-            plans.append(
-                entry.controller.plan(sequence.max_depth, len(sequence.tokens), len(active))
-            )
-        return plans
+    def _plan(self, active: Many[Entry], rooms: Many[int]) -> list[Plan]:
+        controllers = [entry.controller for entry in active if entry.controller is not None]
+        lengths = [len(entry.sequence.tokens) for entry in active]
+        return plan_together(controllers, rooms, lengths, self._target.pads)
 
     def _account(self, entry: Entry, b: int, plan: Plan, room: int, done: Round) -> str | None:
         """Tell the controller and the counters; why there was no draft."""

@@ -23,6 +23,11 @@ class TargetModel(Protocol):
     cache_bytes_per_token: int
     """What the keys and values of one token take, all layers together."""
 
+    @property
+    def pads(self) -> bool:
+        """Every row of a batch costs as much as the widest."""
+        ...
+
     def forward(
         self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
     ) -> TargetOutput:

@@ -55,6 +55,10 @@ class HFModel:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
         self._can_select_logits = "logits_to_keep" in names
 
+    @property
+    def pads(self) -> bool:
+        return self._step is None
+
     def forward(
         self, batch: TreeBatch, cache: KVCache, columns: Sequence[int] | None = None
     ) -> TargetOutput:

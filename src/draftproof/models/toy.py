@@ -28,6 +28,7 @@ class ToyModel:
         self.vocab_size = vocab_size
         self.max_positions = max_positions
         self.device = torch.device("cpu")
+        self.pads = True
         self.cache_bytes_per_token = 2 * torch.float64.itemsize
         self._law = law
 

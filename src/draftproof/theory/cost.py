@@ -59,7 +59,7 @@ def _through_points(points: Iterable[tuple[int, float]]) -> Callable[[int], floa
     return line_through(_read_points(points))
 
 
-def line_through(points: Mapping[int, float]) -> Callable[[int], float]:
+def line_through(points: Mapping[int, float]) -> Callable[[float], float]:
     """The function that joins `points` by straight lines.
 
     Below the first point it is level, beyond the last one the line through the last two goes on,
@@ -70,7 +70,7 @@ def line_through(points: Mapping[int, float]) -> Callable[[int], float]:
     if len(places) == 1:
         return lambda _place: values[0]
 
-    def line(place: int) -> float:
+    def line(place: float) -> float:
         if place <= places[0]:
             return values[0]
         right = min(bisect_left(places, place, lo=1), len(places) - 1)

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from draftproof.core import Draft, Origin, Plan, Proposal, Step
 from draftproof.theory.machine import CostCurves, RoundCost
@@ -79,6 +79,10 @@ class Policy(Protocol):
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None: ...
 
 
+Together = Callable[[Sequence[Any], Sequence[int], Sequence[int], bool], list[Plan]]
+"""Plans for policies by their rooms and context lengths, padded or not: `control.joint` has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedDecoding:
     """What a simulation saw, all sequences of the batch together."""
@@ -106,29 +110,34 @@ class SimulatedDecoding:
 
 def simulate_decoding(
     policy: Plan | Callable[[], Policy],
-    acceptance: Acceptance | Callable[[int], Acceptance],
+    acceptance: Acceptance | Callable[[int], Acceptance] | Sequence[Acceptance],
     costs: CostCurves,
     *,
     num_tokens: int = 2_000,
     context_length: int = 0,
     batch_size: int = 1,
     seed: int = 0,
+    together: Together | None = None,
+    padded: bool = True,
 ) -> SimulatedDecoding:
     """Decode `num_tokens` tokens for each of `batch_size` sequences.
 
     policy: one plan for all rounds, or what makes a controller for a sequence. acceptance: one for
-    all of the text, or a function of how many tokens are out. costs: for this batch size; a round
-    takes as long as its widest draft asks for. context_length: tokens before the first new one.
+    all of the text, a function of how many tokens are out, or one for each sequence. costs: for
+    this batch size. context_length: tokens before the first new one. together: plans all policies
+    at once. padded: a round takes as long as if all drafts were as wide as the widest.
 
     Raises `InvalidSetting` for counts that make no sense.
     """
     check_count("num_tokens", num_tokens, 1, _MAX_TOKENS)
     check_count("batch_size", batch_size, 1, _MAX_TOKENS)
     rng = random.Random(seed)
-    rows = [_Row(_policy(policy), num_tokens, context_length) for _ in range(batch_size)]
+    many = acceptance if isinstance(acceptance, Sequence) else [acceptance] * batch_size
+    rows = [_Row(_policy(policy), one, num_tokens, context_length) for one in many]
     rounds, seconds, active = 0, 0.0, rows
     while active:
-        seconds += _round(active, acceptance, costs, rng)
+        plans = _plans(active, together, padded)
+        seconds += _round(active, plans, costs, padded, rng)
         rounds += 1
         active = [row for row in active if row.done < num_tokens]
     plain = sum(costs.round_seconds(0, 1, 1, context_length + done) for done in range(num_tokens))
@@ -145,8 +154,15 @@ def simulate_decoding(
 class _Row:
     """One sequence while it is simulated."""
 
-    def __init__(self, policy: Policy, num_tokens: int, context_length: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        acceptance: Acceptance | Callable[[int], Acceptance],
+        num_tokens: int,
+        context_length: int,
+    ) -> None:
         self.policy = policy
+        self.acceptance = acceptance
         self.done = 0
         self.depths: Counter[int] = Counter()
         self.switches = 0
@@ -159,31 +175,45 @@ class _Row:
     def context_length(self) -> int:
         return self._context_length + self.done
 
-    def plan(self, batch_size: int) -> Plan:
-        """Ask the policy, and count what it says."""
-        left = self._num_tokens - self.done
-        plan = self.policy.plan(left - 1, self.context_length, batch_size)
+    @property
+    def room(self) -> int:
+        """The deepest draft that could be kept."""
+        return self._num_tokens - self.done - 1
+
+    def count(self, plan: Plan) -> None:
+        """Note what was planned."""
         # The last token of a text has no room for a draft, whatever the policy thinks.
-        if left > 1:
+        if self.room > 0:
             self._drafts = [*self._drafts[-1:], plan.depth > 0]
         if len(set(self._drafts)) == 1:
             self.switches += self._drafting is (not self._drafts[0])
             self._drafting = self._drafts[0]
         self.depths[plan.depth] += 1
-        return plan
+
+
+def _plans(rows: Sequence[_Row], together: Together | None, padded: bool) -> Sequence[Plan]:
+    """What every row is to draft."""
+    if together is None:
+        plans = [row.policy.plan(row.room, row.context_length, len(rows)) for row in rows]
+    else:
+        policies, rooms = [row.policy for row in rows], [row.room for row in rows]
+        plans = together(policies, rooms, [row.context_length for row in rows], padded)
+    for row, plan in zip(rows, plans, strict=True):
+        row.count(plan)
+    return plans
 
 
 def _round(
     rows: Sequence[_Row],
-    acceptance: Acceptance | Callable[[int], Acceptance],
+    plans: Sequence[Plan],
     costs: CostCurves,
+    padded: bool,
     rng: random.Random,
 ) -> float:
     """One round of a batch; returns its seconds."""
     drafts, steps, width = [], [], 1
-    for row in rows:
-        now = acceptance(row.done) if callable(acceptance) else acceptance
-        plan = row.plan(len(rows))
+    for row, plan in zip(rows, plans, strict=True):
+        now = row.acceptance(row.done) if callable(row.acceptance) else row.acceptance
         depth = plan.depth if rng.random() < now.proposes else 0
         places = _sure_enough(now.places(depth, rng), plan)
         tree = list(best_nodes(now.down_to(len(places)), now.ranks, plan.width, plan.nodes))
@@ -191,13 +221,16 @@ def _round(
         steps.append(_step(tree, places, now.ranks, rng))
         width = max(width, plan.width)
     levels = max(step.depth for step in steps)
-    columns = 1 + max(step.drafted for step in steps)
+    sizes = [step.drafted for step in steps]
+    columns = 1 + (max(sizes) if padded else sum(sizes) / len(sizes))
     cost = RoundCost(
         columns=columns,
         levels=levels,
         draft_s=costs.draft_seconds(levels, width),
         verify_s=costs.verify_seconds(columns, max(row.context_length for row in rows)),
         rest_s=costs.rest,
+        tokens=sum(len(step.tokens) for step in steps) / len(rows),
+        drafting=sum(size > 0 for size in sizes),
     )
     for row, draft, step in zip(rows, drafts, steps, strict=True):
         row.done += len(step.tokens)

@@ -47,7 +47,7 @@ class CostCurves:
         if self.verify[1] <= 0:
             raise InvalidSetting("verifying 1 column takes 0 seconds; give the measured time")
 
-    def verify_seconds(self, columns: int, context_length: int = 0) -> float:
+    def verify_seconds(self, columns: float, context_length: int = 0) -> float:
         """One target pass over `columns` columns a row, behind `context_length` tokens."""
         beyond = max(0, context_length - self.context)
         return self._verify(columns) + beyond * self._attention(columns)
@@ -70,15 +70,15 @@ class CostCurves:
         return max(self.draft, default=1)
 
     @cached_property
-    def _verify(self) -> Callable[[int], float]:
+    def _verify(self) -> Callable[[float], float]:
         return cache(line_through(self.verify))
 
     @cached_property
-    def _attention(self) -> Callable[[int], float]:
+    def _attention(self) -> Callable[[float], float]:
         return cache(line_through(self.attention or {1: 0.0}))
 
     @cached_property
-    def _draft(self) -> dict[int, Callable[[int], float]]:
+    def _draft(self) -> dict[int, Callable[[float], float]]:
         return {
             width: cache(line_through({0: 0.0, **points})) for width, points in self.draft.items()
         }
@@ -109,13 +109,18 @@ class CostCurves:
 class RoundCost:
     """What one round of a batch took."""
 
-    columns: int
-    """Columns a row of the target pass: 1 + the nodes of the largest draft."""
+    columns: float
+    """Columns a row that the target pass computes, in the mean: 1 + the nodes of a draft, padding
+    included where the model computes that."""
     levels: int
     """Levels of the deepest draft."""
     draft_s: float
     verify_s: float
     rest_s: float
+    tokens: float
+    """What a sequence got, in the mean."""
+    drafting: int
+    """Sequences that had a draft."""
 
 
 def _numbered(points: Mapping[Any, Any]) -> dict[int, float]:
