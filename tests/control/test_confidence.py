@@ -128,7 +128,9 @@ def test_shares_are_those_of_the_bands():
     assert shares[0.95] == pytest.approx((0.5, 2 / 3), abs=0.01)
     estimate.age(0.0)
     for stop in estimate.stops(0.5):
-        assert stop.goes_on == pytest.approx(stop.kept), "nothing is known any more"
+        assert stop.goes_on < stop.kept, "what is usual, until more is known"
+    for stop in estimate.stops(1.0):
+        assert stop.goes_on == pytest.approx(stop.kept), "doubts that are never right"
 
 
 def test_what_is_no_confidence_is_refused():
