@@ -106,16 +106,19 @@ class ServiceSettings:
     """Most tokens of a prompt with its answer; None for what model and cache allow."""
     max_samples: int = 16
     """Most samples of one request, `n`."""
-    prefill_tokens: int = 128
-    """Prompt tokens read between two rounds of the others."""
+    prefill_chunk: int | None = None
+    """Prompt tokens fed per forward pass; None for 64 where a pass of so many computes each with
+    the same bits whatever its company, and for the engine's own elsewhere."""
+    prefill_tokens: int = 64
+    """Prompt tokens read between two rounds of the others, one chunk at least."""
     max_skips: int = 8
     """How many later requests may start before the first in the queue, which waits for memory."""
     keep_prefixes: bool = True
     """Keep prompts' keys and values while nobody needs the room, for requests that begin alike."""
 
     def __post_init__(self) -> None:
-        for name in ("max_waiting", "max_samples", "prefill_tokens"):
-            if not _is_count(getattr(self, name), 1, 1 << 30):
+        for name in ("max_waiting", "max_samples", "prefill_chunk", "prefill_tokens"):
+            if getattr(self, name) is not None and not _is_count(getattr(self, name), 1, 1 << 30):
                 raise InvalidSetting(f"{name} is {getattr(self, name)!r}; give at least 1")
         if not _is_count(self.max_skips, 0, 1 << 30):
             raise InvalidSetting(f"max_skips is {self.max_skips!r}; give 0 or more")

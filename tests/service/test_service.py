@@ -52,9 +52,14 @@ def texts(output):
     ("engine", "limits"),
     [
         ({"max_batch": 4}, {}),
-        ({"max_batch": 3, "prefill_chunk": 4}, {"prefill_tokens": 4}),
-        ({"max_batch": 4, "prefill_chunk": 4}, {"keep_prefixes": False}),
-        ({"max_batch": 6, "pool": 330, "prefill_chunk": 4}, {"max_length": 100}),
+        (
+            {
+                "max_batch": 3,
+            },
+            {"prefill_chunk": 4, "prefill_tokens": 9},
+        ),
+        ({"max_batch": 4}, {"prefill_chunk": 4, "keep_prefixes": False}),
+        ({"max_batch": 6, "pool": 330}, {"prefill_chunk": 4, "max_length": 100}),
     ],
     ids=["wide", "narrow", "no prefixes", "scarce memory"],
 )
@@ -88,7 +93,7 @@ def test_every_request_gets_the_text_it_gets_alone(monkeypatch, name, engine, li
 
 def test_a_common_beginning_is_read_once():
     system = prompt(32, seed=9)
-    with serving("llama", prefill_chunk=4) as (service, made, notes):
+    with serving("llama", limits={"prefill_chunk": 4}) as (service, made, notes):
         for tail in range(4):
             ids = [*system, *prompt(5, seed=tail)]
             ear = Ear()
@@ -99,7 +104,7 @@ def test_a_common_beginning_is_read_once():
 
 
 def test_samples_of_a_request_read_their_prompt_once():
-    with serving("llama", prefill_chunk=4) as (service, made, notes):
+    with serving("llama", limits={"prefill_chunk": 4}) as (service, made, notes):
         ear, params = Ear(), SamplingParams(max_tokens=6, n=3, temperature=1.0, seed=4)
         service.submit(prompt(21), params, ear)
         ear.wait()

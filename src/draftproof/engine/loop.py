@@ -215,12 +215,13 @@ class Loop:
         """Read prompts until the budget is used up; entries that could not be read."""
         read = 0
         failures: list[tuple[Entry, Exception]] = []
-        while self._budget is None or read < self._budget:
-            entry = self._next_reader([failed for failed, _ in failures])
-            if entry is None:
+        while entry := self._next_reader([failed for failed, _ in failures]):
+            end, chunk = self._part(entry)
+            read += max(1, end - entry.read)
+            if self._budget is not None and read > max(self._budget, chunk):
                 break
             try:
-                read += self._read_some(entry)
+                self._read_some(entry, end, chunk)
             except Exception as error:
                 failures.append((entry, error))
         return failures
@@ -239,15 +240,17 @@ class Loop:
             return min(readers, key=lambda entry: entry.order, default=None)
         return min(readers, key=lambda entry: (entry.to_read, entry.order), default=None)
 
-    def _read_some(self, entry: Entry) -> int:
-        """Read one chunk, or all that is left without a budget; how many tokens that was."""
+    def _part(self, entry: Entry) -> tuple[int, int]:
+        """Where the next part of a text ends, and the chunk it is read in; all without a budget."""
+        end, chunk = entry.prompt_reads, self._chunk
+        if entry.read >= end:  # what had been generated before it was preempted
+            end, chunk = len(entry.sequence.tokens) - 1, _FEW
+        return (end if self._budget is None else min(end, entry.read + chunk)), chunk
+
+    def _read_some(self, entry: Entry, end: int, chunk: int) -> None:
+        """Read an entry's text up to `end`; one that is read to its anchor decodes from now on."""
         watch = Stopwatch(self._target.device)
         sequence, start = entry.sequence, entry.read
-        end, chunk = entry.prompt_reads, self._chunk
-        if start >= end:  # what had been generated before it was preempted
-            end, chunk = len(sequence.tokens) - 1, _FEW
-        if self._budget is not None:
-            end = min(end, start + chunk)
         self._target.prefill(sequence.tokens[start:end], self._cache, sequence.row, chunk)
         entry.read = end
         self._drafting.read(sequence.context, end)
@@ -257,7 +260,6 @@ class Loop:
                 entry.controller = entry.make_controller()
         watch.lap("prefill")
         sequence.stats.prefill_s += watch.seconds["prefill"]
-        return max(1, end - start)
 
     def _make_room(self) -> None:
         """See to it that every active row can take the next round; the youngest yield."""

@@ -19,6 +19,7 @@ from draftproof.errors import LimitExceeded
 from draftproof.models.cache import KVCache
 from draftproof.sampling.params import SamplingParams
 
+_CHUNK = 64
 _KEPT_ROWS = 32
 """Most prompt beginnings that are kept at once."""
 _WARM_TEXT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 2
@@ -56,7 +57,7 @@ class Machine:
             self.cache,
             self.drafting,
             engine.max_batch,
-            engine.prefill_chunk,
+            settings.prefill_chunk or (engine.prefill_chunk if target.pads else _CHUNK),
             settings.prefill_tokens,
             settings.max_skips,
             settings.keep_prefixes,
