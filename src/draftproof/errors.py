@@ -23,6 +23,8 @@ Every message says what was given, what was expected and what to do.
 
 from __future__ import annotations
 
+import traceback
+
 
 class DraftproofError(Exception):
     """Base of all errors raised on purpose."""
@@ -100,3 +102,11 @@ class MissingExtra(DraftproofError, ImportError):
             f"{purpose} needs the package {package!r}, which is not installed; "
             f"run: pip install 'draftproof[{extra}]'"
         )
+
+
+def kind_and_place(error: BaseException) -> str:
+    """What went wrong and where; not the message, which may quote a prompt."""
+    cause = error.__cause__ or error
+    frames = traceback.extract_tb(cause.__traceback__)
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return type(cause).__name__ + place

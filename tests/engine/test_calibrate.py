@@ -95,3 +95,10 @@ def test_a_situation_names_what_costs_depend_on(clock):
     assert "threads" in here
     model = ModelDrafter(target, V, 4)
     assert here != situation(target, model, settings)
+
+
+def test_many_rows_leave_out_wide_passes_far_away_too(clock):
+    target = Timed(clock, base=1.0, column=0.1, token=1e-3)
+    curves = measure_costs(target, NgramDrafter(), [1, 2, 3], rows=16)
+    assert 9 not in curves.verify
+    assert set(curves.attention) == {1, 5}

@@ -309,6 +309,23 @@ def test_nothing_to_generate_is_an_answer_too():
         assert [event.finish_reason for event in ear.wait().events] == ["length"]
 
 
+def test_reading_a_prompt_is_not_waiting_for_it(monkeypatch):
+    with serving("llama") as (service, made, notes):
+        prefill = type(made.target).prefill
+
+        def slow(*arguments):
+            time.sleep(0.2)
+            prefill(*arguments)
+
+        monkeypatch.setattr(type(made.target), "prefill", slow)
+        ear = Ear()
+        service.submit(prompt(9), SamplingParams(max_tokens=2), ear)
+        ear.wait()
+    (report,) = notes.reports
+    assert report.queue_s < 0.15
+    assert report.first_token_s > 0.2
+
+
 def test_reports_say_what_happened():
     with serving("llama") as (service, _, notes):
         ear = Ear()

@@ -26,8 +26,8 @@ from draftproof.stats.timing import Stopwatch
 from draftproof.theory.machine import CostCurves
 
 COLUMNS = (1, 2, 3, 5, 9, 17, 33)
-FAR_COLUMNS = (1, 9)
-"""Columns of the passes over a long context, which only tell what the context adds."""
+FAR_COLUMNS = 9
+"""Most columns of the passes over a long context, which only tell what the context adds."""
 LEVELS = (1, 4)
 TREE_WIDTH = 4
 """Tried where the drafter can branch."""
@@ -81,7 +81,7 @@ class _Calibration:
         # One row more than is decoded: copying from it touches every page of the others, as
         # decoding does; memory that was never written reads faster than any other.
         per_token = max(1, (rows + 1) * target.cache_bytes_per_token)
-        self._far = min(_FAR, room - max(FAR_COLUMNS), _SCRATCH_BYTES // per_token)
+        self._far = min(_FAR, room - FAR_COLUMNS, _SCRATCH_BYTES // per_token)
         capacity = max(self._far, self._near + max(COLUMNS)) + MAX_NODES
         self._cache = KVCache(rows + 1, capacity)
 
@@ -94,7 +94,8 @@ class _Calibration:
         attention = {}
         if self._far > 2 * self._near:
             self._reach(self._far)
-            for columns, seconds in self._measure(FAR_COLUMNS, self._pass).items():
+            far = [1, max(n for n in self._columns if n <= FAR_COLUMNS)]
+            for columns, seconds in self._measure(far, self._pass).items():
                 further = max(0.0, seconds - verify[columns])
                 attention[columns] = further / (self._far - self._near)
         return CostCurves(verify, draft, attention, context=self._near)

@@ -32,8 +32,8 @@ class Entry:
     leader_reads: int = 0
     """... until it has read so many tokens."""
     preemptions: int = 0
-    started: bool = False
-    """It has had a row once."""
+    started: float | None = None
+    """When it was first given a row, on the clock of `time.monotonic`."""
 
     @property
     def to_read(self) -> int:

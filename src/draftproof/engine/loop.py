@@ -6,6 +6,7 @@ let the ended ones go.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
@@ -191,7 +192,7 @@ class Loop:
             if entry is None:
                 return
             self._rows.add(entry)
-            entry.started = True
+            entry.started = entry.started or time.monotonic()
             entry.read, entry.leader, entry.leader_reads = 0, None, 0
             others = [other for other in self._rows.entries if other is not entry]
             self._prefixes.share(entry, others)

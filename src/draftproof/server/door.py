@@ -16,8 +16,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from draftproof.config import ServerSettings
+from draftproof.errors import kind_and_place
 from draftproof.server.errors import CLIENT_LEFT, ClientLeft, Refusal, refusal
-from draftproof.server.log import kind_and_place, log, now
+from draftproof.server.log import log, now
 
 READ_S = 60.0
 """Within this time a body has to be here."""

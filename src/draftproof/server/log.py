@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import traceback
 from datetime import datetime, timezone
 from typing import Any
+
+from draftproof.errors import kind_and_place
 
 log = logging.getLogger("draftproof.server")
 """Its lines are JSON already."""
@@ -36,14 +37,6 @@ def log_to_stderr() -> None:
     everything.addHandler(handler)
     everything.setLevel(logging.INFO)
     everything.propagate = False
-
-
-def kind_and_place(error: BaseException) -> str:
-    """What went wrong and where; not the message, which may quote a prompt."""
-    cause = error.__cause__ or error
-    frames = traceback.extract_tb(cause.__traceback__)
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return type(cause).__name__ + place
 
 
 def now() -> str:

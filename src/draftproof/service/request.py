@@ -25,7 +25,6 @@ class Request:
     deadline: float | None
     """On the clock of `time.monotonic`."""
     submitted: float = field(default_factory=time.monotonic)
-    started: float | None = None
     first_token: float | None = None
     running: set[int] = field(default_factory=set)
     """Samples that have not ended."""
@@ -38,13 +37,14 @@ class Request:
         self.running = set(range(len(self.entries)))
 
     @property
+    def started(self) -> float | None:
+        """When the first of its samples was given a row."""
+        times = [entry.started for entry in self.entries if entry.started is not None]
+        return min(times, default=None)
+
+    @property
     def waiting(self) -> bool:
         return self.started is None
-
-    def begin(self) -> None:
-        """A row was given to one of its samples."""
-        if self.started is None:
-            self.started = time.monotonic()
 
     def progress(self, sample: int, step: Step) -> None:
         """Pass on what a round added to a sample; raises what the listener raises."""

@@ -16,7 +16,7 @@ from draftproof.config import ServiceSettings, Speculation
 from draftproof.drafters.base import Drafter
 from draftproof.drafters.none import NoDrafter
 from draftproof.engine.entry import Entry
-from draftproof.errors import InvalidSetting, LimitExceeded, Overloaded
+from draftproof.errors import InvalidSetting, LimitExceeded, Overloaded, kind_and_place
 from draftproof.sampling.params import SamplingParams
 from draftproof.service.machine import Machine
 from draftproof.service.records import Event, Listener, Snapshot
@@ -68,7 +68,7 @@ class Service:
         self._machine = Machine(speculator, self._drafters, self._settings)
         self._worker = Worker(self._machine.loop, self._machine.drafting, listener)
         self._ids = itertools.count(1)
-        self._seq_ids = itertools.count(1)
+        self._next_sequence = 1
         self._inbox: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._queued = 0
@@ -190,9 +190,9 @@ class Service:
                 f"together {longest}; at most {self.max_length} are allowed here"
             )
         drafter = self._drafters[name]
-        first = next(self._seq_ids)
-        for _ in range(params.n - 1):
-            next(self._seq_ids)
+        with self._changed:
+            first = self._next_sequence
+            self._next_sequence += params.n
         sequences = self._speculator.sequences(drafter, prompt, params, first)
         make = self._machine.controllers(name, wish.depth)
         entries = []
@@ -241,7 +241,7 @@ class Service:
         try:
             self._machine.warm_up()
         except Exception as error:
-            _log.exception("the warm-up failed")
+            _log.error("the warm-up failed: %s", kind_and_place(error))
             self.fault, self._draining, self._closing = error, True, True
         self._warm.set()
         while not self._closing:

@@ -10,7 +10,13 @@ from functools import partial
 from draftproof.drafters.routed import RoutedDrafting
 from draftproof.engine.loop import Loop
 from draftproof.engine.loop import Turn as LoopTurn
-from draftproof.errors import Cancelled, DeadlineExceeded, DraftproofError, RequestFailed
+from draftproof.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DraftproofError,
+    RequestFailed,
+    kind_and_place,
+)
 from draftproof.service.records import Listener, RoundReport, Turn
 from draftproof.service.request import Request
 
@@ -79,24 +85,22 @@ class Worker:
         try:
             turn = self._loop.turn()
         except Exception as error:
-            _log.exception("a round failed; the requests in it are ended")
+            _log.error("a round failed; the requests in it are ended: %s", kind_and_place(error))
             for request in self._struck():
                 self._fault(request, error)
             return
-        for entry in self._loop.entries:
-            self._owners[entry.sequence.seq_id][0].begin()
         if turn.drafting_error is not None:
-            _log.error("drafting failed; its requests go on plainly", exc_info=turn.drafting_error)
+            where = kind_and_place(turn.drafting_error)
+            _log.error("drafting failed; its requests go on plainly: %s", where)
         if turn.entries:
             self._report(turn, time.perf_counter() - start - turn.read_s)
         for entry, step in zip(turn.entries, turn.round.steps, strict=True):
             if step is not None:
                 request, sample = self._owners[entry.sequence.seq_id]
-                request.begin()
                 self._tell(request, partial(request.progress, sample, step))
                 self._close_if_over(request)
         for entry, fault in turn.failures:
-            _log.error("a request failed", exc_info=fault)
+            _log.error("a request failed: %s", kind_and_place(fault))
             self._fault(self._owners[entry.sequence.seq_id][0], fault)
 
     def _struck(self) -> list[Request]:
@@ -107,14 +111,17 @@ class Worker:
     def _fault(self, request: Request, error: Exception) -> None:
         """End a request for a fault, which is told in words if it is an error of ours."""
         what = str(error) if isinstance(error, DraftproofError) else type(error).__name__
-        self.fail(request, RequestFailed(f"the request failed: {what}"))
+        failed = RequestFailed(f"the request failed: {what}")
+        failed.__cause__ = error
+        self.fail(request, failed)
 
     def _tell(self, request: Request, tell: Callable[[], None]) -> None:
         """A listener that raises has only itself to lose."""
         try:
             tell()
-        except Exception:
-            _log.exception("request %d: its listener failed", request.request_id)
+        except Exception as error:
+            where = kind_and_place(error)
+            _log.error("request %d: its listener failed: %s", request.request_id, where)
             for entry in request.entries:
                 self._loop.drop(entry)
             request.outcome = request.outcome or "failed"
