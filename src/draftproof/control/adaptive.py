@@ -125,36 +125,34 @@ class AdaptiveControl:
         return self._as_plan(best)
 
     def offer(self, max_depth: int, context_length: int, batch_size: int) -> list[Node]:
-        """The chain that could be drafted in a batch, by which `joint` chooses for all.
-
-        A sequence whose drafts were not worth their place says so only now and then.
-        """
+        """The chain that could be drafted in a batch; `joint` chooses for all its sequences."""
         self._forecast.turn_to(context_length, batch_size)
         self._last = Plan(0)
-        if max_depth == 0 or not (
-            self._drafting or self._probed or self._since_probe >= self._wait
-        ):
-            return []
         rates = [self._acceptance.at(position) for position in range(max_depth)]
         return list(best_nodes(rates, (), 1, self._nodes))
 
-    def take(self, levels: int, nodes: int) -> Plan:
-        """The plan that `joint` has chosen; of its own accord a sequence only probes."""
-        due = not self._drafting and self._since_probe >= self._wait
-        self._probed = False
-        if nodes > 0:
-            self._drafting = self._drafting or not due
-            self._last = Plan(levels, 1, nodes)
-        elif self._drafting:
-            self._drafting, self._stay, self._since_probe = False, 0, 0
-        elif due and self._balance > 0:
-            self._last = Plan(1, 1, 1)
+    @property
+    def due(self) -> bool:
+        """It has not drafted for so long that its drafter may have become better."""
+        return self._since_probe >= self._wait
+
+    def take(self, levels: int, nodes: int, probe: bool = False) -> Plan:
+        """The plan that `joint` has chosen; a `probe` is a draft that is not expected to pay."""
+        self._drafting = nodes > 0 and not probe
+        if self._drafting:
+            self._since_probe, self._wait = 0, _FIRST_WAIT
+        self._last = Plan(levels, 1, nodes) if nodes else Plan(0)
         return self._last
 
     def batch_seconds(self, levels: int, columns: float, drafting: int) -> float:
         """A round of the batch in which `drafting` sequences draft and rows have `columns` columns
         in the mean."""
         return self._forecast.seconds(levels, 1, columns, drafting)
+
+    @property
+    def balance(self) -> float:
+        """What trying may still cost, in rounds of plain decoding."""
+        return self._balance
 
     @property
     def stake(self) -> float:

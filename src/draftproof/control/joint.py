@@ -18,6 +18,9 @@ from draftproof.core import Plan
 from draftproof.theory.trees import Node
 
 _MOST_LEVELS = 8
+_LEAST_GAIN = 1.05
+"""Speed-up from which a batch drafts: many rows know their acceptance well, but the costs of wide
+passes are known to some per cent only."""
 _PATIENCE = 1.5
 """Rounds of plain decoding that a round may take while somebody in it has no draft: a sequence of
 hopeless drafts waits no longer than that for those of others."""
@@ -57,17 +60,46 @@ def plan_together(
         for control, room in zip(adaptive, rooms, strict=True)
     ]
     best = _best(adaptive, offers, padded)
+    if not best.nodes:
+        probe = _should_probe(adaptive)
+        return [
+            control.take(1, 1, True) if probe and room else control.take(0, 0)
+            for control, room in zip(adaptive, rooms, strict=True)
+        ]
     counts, levels = [0] * batch, [0] * batch
     for b, node in best.nodes:
         counts[b] += 1
         levels[b] = max(levels[b], node.level)
-    if padded and best.nodes:
+    if padded:
         # The columns are paid for.
         deepest, widest = max(levels), max(counts)
         for b, nodes in enumerate(offers):
             counts[b] = min(widest, sum(node.level <= deepest for node in nodes))
             levels[b] = min(deepest, counts[b])
-    return [control.take(levels[b], counts[b]) for b, control in enumerate(adaptive)]
+    return [
+        control.take(1, 1, True)
+        if not counts[b] and offers[b] and control.due
+        else control.take(levels[b], counts[b])
+        for b, control in enumerate(adaptive)
+    ]
+
+
+def _should_probe(controls: Sequence[AdaptiveControl]) -> bool:
+    """Whether all draft one token, to hear whether drafters have become better.
+
+    A probe keeps the whole batch waiting, so sequences probe together, and only where drafts would
+    pay if they were right.
+    """
+    batch, first = len(controls), controls[0]
+    if 2 * sum(control.due for control in controls) < batch:
+        return False
+    plain = first.batch_seconds(0, 1.0, 0)
+    right = max(
+        (1 + depth) * plain / first.batch_seconds(depth, 1.0 + depth, batch)
+        for depth in range(1, _MOST_LEVELS + 1)
+    )
+    affordable = 1 + sum(control.balance for control in controls) / batch
+    return right >= _LEAST_GAIN and first.batch_seconds(1, 2.0, batch) <= affordable * plain
 
 
 def _best(
@@ -80,7 +112,7 @@ def _best(
         key=lambda one: -one[1].chance,
     )
     plain = controls[0].batch_seconds(0, 1.0, 0)
-    best = _Choice((), batch / plain)
+    best = _Choice((), _LEAST_GAIN * batch / plain)
     longest = plain * sum(control.stake for control in controls) / batch
     for depth in range(1, max((node.level for _, node in pool), default=0) + 1):
         nodes = [one for one in pool if one[1].level <= depth]

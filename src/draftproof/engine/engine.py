@@ -12,6 +12,7 @@ from draftproof.control.adaptive import AdaptiveControl, prior_of
 from draftproof.control.base import ControllerFactory
 from draftproof.control.costs import CostBook
 from draftproof.control.fixed import FixedPlan
+from draftproof.control.forecast import Costs
 from draftproof.core import Step
 from draftproof.decode.sequence import Sequence
 from draftproof.drafters.base import Drafter
@@ -20,7 +21,6 @@ from draftproof.engine.entry import SCRATCH, Entry
 from draftproof.engine.loop import Loop, steps
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
-from draftproof.theory.machine import CostCurves
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,11 @@ class Engine:
         if depth != "auto":
             sure = self.settings.min_confidence
             return lambda trees: FixedPlan(depth, width if trees else 1, nodes, sure)
-        costs = partial(self.curves, tuple(text))
-        prior = prior_of(self.drafter.name)
+        costs, prior = self.measured_costs(text), prior_of(self.drafter.name)
         return lambda trees: AdaptiveControl(costs, prior, nodes, trees)
 
-    def curves(self, text: Many[int], batch_size: int) -> CostCurves:
-        """What passes and drafts cost here, measured if it is not known yet."""
+    def measured_costs(self, text: Many[int]) -> Costs:
+        """What passes and drafts cost here by batch size, measured where it is not known yet."""
         here = situation(self.target, self.drafter, self.settings)
         measure = partial(measure_costs, self.target, self.drafter, tuple(text))
-        return self.costs.curves(here, batch_size, measure)
+        return lambda batch_size: self.costs.curves(here, batch_size, measure)

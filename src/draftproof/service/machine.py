@@ -78,12 +78,10 @@ class Machine:
         """Compile, measure what passes cost, and decode a few tokens with every drafter."""
         for name in self._drafters:
             engine = self._engine(name, self._speculator.settings.depth)
-            size = 1
-            while (
-                engine.settings.depth == "auto" and size < 2 * self._speculator.settings.max_batch
-            ):
-                engine.curves(self._text, size)
-                size *= 2
+            if engine.settings.depth == "auto":
+                costs, most = engine.measured_costs(self._text), engine.settings.max_batch
+                for power in range(most.bit_length() + 1):
+                    costs(min(most, 1 << power))
             self._decode_a_little(name)
 
     def _decode_a_little(self, name: str) -> None:
