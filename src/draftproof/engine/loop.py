@@ -29,7 +29,7 @@ _AHEAD = 256
 """Tokens that a row of a pool gets beyond its text, so that it does not grow every round."""
 _FEW = 64
 """Generated tokens that are read again together: a pass of the kind that they were decoded in."""
-_OLDEST_EVERY = 4
+_OLDEST_EVERY = 8
 """Mostly the shortest rest of a prompt is read first; every so often the oldest."""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from torch.nn.functional import pad
 
 from draftproof.errors import InvalidSetting, LimitExceeded
 from draftproof.sampling.draw import argmax
@@ -74,8 +75,8 @@ class Warp:
         if self._processors:
             scores = self._apply_forks(scores, tokens, paths, parents)
         self._constrain(scores, tokens, paths)
-        p = self._shaped(scores)
-        if not float(p[0].max()) > 0:
+        p = self._shaped(scores, logits.shape[-1])
+        if 0 in self._dead_rows:
             self.require(-1)
         return p
 
@@ -95,7 +96,7 @@ class Warp:
         Without the user's processors: q may be anything as long as the tokens are drawn from it.
         All zero where no token is possible.
         """
-        return self._shaped(self._drafted(logits, tokens))[0]
+        return self._shaped(self._drafted(logits, tokens), logits.shape[-1])[0]
 
     def belief(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
         """What a drafter's logits f[V] say of the token after `tokens`: f[V].
@@ -105,7 +106,8 @@ class Warp:
         """
         if not self.params.is_greedy:
             return self.draft_law(logits, tokens)
-        return torch.softmax(self._drafted(logits, tokens)[0], dim=-1).nan_to_num()
+        p = torch.softmax(self._drafted(logits, tokens), dim=-1).nan_to_num()
+        return _widened(p, logits.shape[-1])[0]
 
     def settle(self, node: int) -> None:
         """Make the processors' state after `node` (-1 = anchor) the committed one."""
@@ -139,7 +141,7 @@ class Warp:
         return torch.cat(rows)
 
     def _drafted(self, logits: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:
-        """A drafter's logits f[V] before temperature: f[1, V]."""
+        """A drafter's logits f[V] before temperature: f[1, V], or without the padding."""
         scores = self._processed(logits[None], tokens, [()])
         self._constrain(scores, tokens, [()])
         return scores
@@ -163,9 +165,15 @@ class Warp:
     def _processed(
         self, logits: torch.Tensor, tokens: Sequence[int], paths: Sequence[Sequence[int]]
     ) -> torch.Tensor:
-        """Everything before temperature except the user's processors; float32 or float64."""
+        """Everything before temperature except the user's processors; float32 or float64.
+
+        Where nothing changes them, the logits themselves without the padding: a copy of all takes
+        as long as all else that a greedy round does with them.
+        """
         scores = logits if logits.dtype == torch.float64 else logits.float()
         params = self.params
+        if not self._changes_scores(len(tokens)):
+            return scores[:, : self._num_tokens]
         if scores is logits:
             scores = scores.clone()
         if self._num_tokens < scores.shape[-1]:
@@ -181,6 +189,19 @@ class Warp:
                 scores[row, self._end_ids] = -torch.inf
         return scores
 
+    def _changes_scores(self, length: int) -> bool:
+        """Whether anything of the request touches the logits behind `length` tokens."""
+        params = self.params
+        return bool(
+            params.logit_bias
+            or params.repetition_penalty != 1.0
+            or params.presence_penalty
+            or params.frequency_penalty
+            or length - self._prompt_length < params.min_tokens
+            or self._processors
+            or self._matcher is not None
+        )
+
     def _penalise(self, scores: torch.Tensor, tokens: Sequence[int], path: Sequence[int]) -> None:
         params = self.params
         if params.repetition_penalty != 1.0:
@@ -193,19 +214,21 @@ class Warp:
             for token, count in counts.items():
                 scores[token] -= params.presence_penalty + params.frequency_penalty * count
 
-    def _shaped(self, scores: torch.Tensor) -> torch.Tensor:
-        """Temperature, top_k, top_p, min_p; f[N, V] that sums to one. Greedy is a point mass."""
+    def _shaped(self, scores: torch.Tensor, width: int) -> torch.Tensor:
+        """Temperature, top_k, top_p, min_p; f[N, width] that sums to one; greedy a point mass."""
         peak = scores.amax(dim=-1, keepdim=True)
         self._dead_rows = [row for row, (best,) in enumerate(peak.tolist()) if best == -torch.inf]
-        p = self._shaped_alive(scores, peak)
+        if self.params.is_greedy:
+            p = scores.new_zeros((len(scores), width))
+            p.scatter_(-1, argmax(scores)[:, None], 1.0)
+        else:
+            p = _widened(self._shaped_alive(scores, peak), width)
         if self._dead_rows:
             p[self._dead_rows] = 0.0
         return p
 
     def _shaped_alive(self, scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
         params = self.params
-        if params.is_greedy:
-            return torch.zeros_like(scores).scatter_(-1, argmax(scores)[:, None], 1.0)
         if params.top_k is not None and params.top_k < scores.shape[-1]:
             least = torch.topk(scores, params.top_k, dim=-1).values[:, -1:]
             scores = scores.masked_fill(scores < least, -torch.inf)
@@ -241,6 +264,11 @@ def _paths(parents: Sequence[int], nodes: Sequence[int]) -> list[tuple[int, ...]
     for parent, token in zip(parents, nodes, strict=True):
         paths.append((*paths[parent + 1], token))
     return paths
+
+
+def _widened(p: torch.Tensor, width: int) -> torch.Tensor:
+    """The laws f[N, width] of laws without padding: no padding ever comes."""
+    return pad(p, (0, width - p.shape[-1])) if p.shape[-1] < width else p
 
 
 def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
