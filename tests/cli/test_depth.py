@@ -41,6 +41,8 @@ def test_min_confidence_ends_drafts_and_is_refused_where_nothing_heeds_it(
         counts = [report["stats"]["drafted_per_position"]]
     assert max(len(count) for count in counts) == 1
     assert "finds out by itself" in call(command, *given).err
+    if command == "bench":
+        given = (*given, "--records", "other.jsonl")
     refused = call(command, *given, "--depth", "4", "--drafter", "ngram")
     assert refused.code == 2
     assert "how sure" in refused.err

@@ -74,6 +74,12 @@ class Machine:
             self._factories[key] = self._engine(name, wished).controllers(self._text)
         return self._factories[key]
 
+    @property
+    def lost_tokens(self) -> int:
+        """Tokens of the cache that are neither free, nor kept, nor of a row that is in use."""
+        rows = sum(self.cache.size(row) for row in range(len(self.loop.entries)))
+        return self.cache_tokens - self.cache.num_free - self.loop.num_kept - rows
+
     def warm_up(self) -> None:
         """Compile, measure what passes cost, and decode a few tokens with every drafter."""
         for name in self._drafters:

@@ -252,11 +252,20 @@ class Service:
             self._worker.end_late()
             if self._worker.busy and not self._closing:
                 self._worker.turn()
+            if not self._worker.busy:
+                self._check_idle()
             self._publish()
         self._obey()
         for request in list(self._worker.requests.values()):
             self._worker.fail(request, Overloaded("the service was stopped", _RESTART_S))
         self._publish()
+
+    def _check_idle(self) -> None:
+        """With nothing to do, nobody owns anything."""
+        if lost := self._machine.lost_tokens:
+            _log.error("%d tokens of the cache belong to nobody, and are lost", lost)
+        if self._worker.requests:
+            _log.error("%d requests have no sequence", len(self._worker.requests))
 
     def _obey(self) -> None:
         """Empty the inbox."""
