@@ -24,7 +24,8 @@ from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.base import Drafter, Drafting
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from draftproof.theory.machine import CostCurves
 from draftproof.theory.trees import Node, best_nodes
 

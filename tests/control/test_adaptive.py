@@ -10,7 +10,8 @@ import pytest
 from draftproof.control.adaptive import AdaptiveControl, prior_of
 from draftproof.core import Plan
 from draftproof.theory import expected_tokens
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from tests.control.machines import MACHINES, machine
 
 RATES = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 1.0)

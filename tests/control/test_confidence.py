@@ -11,7 +11,8 @@ from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.confidence import ConfidenceEstimate
 from draftproof.core import Draft, Plan, Proposal
 from draftproof.errors import InvalidSetting
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from tests.control.machines import MACHINES
 
 TELLING = {

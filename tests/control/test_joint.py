@@ -8,7 +8,8 @@ from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.fixed import FixedPlan
 from draftproof.control.joint import plan_together
 from draftproof.core import Plan
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from draftproof.theory.machine import CostCurves
 from tests.control.machines import STEP
 

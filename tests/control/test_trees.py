@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from draftproof.core import Plan
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from tests.control.machines import MACHINES
 from tests.control.test_adaptive import controller
 

@@ -164,6 +164,7 @@ def test_a_course_of_plans_is_really_varied():
             return SimpleNamespace(
                 propose=lambda _contexts, plans: seen.extend(plans),
                 observe=None,
+                read=None,
                 release=None,
                 move=None,
             )

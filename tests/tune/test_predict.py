@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from draftproof.stats.counters import Stats
-from draftproof.theory.decoding import Acceptance, simulate_decoding
+from draftproof.theory.acceptance import Acceptance
+from draftproof.theory.decoding import simulate_decoding
 from draftproof.theory.machine import CostCurves
 from draftproof.tune.predict import Probe, Shape
 

@@ -83,14 +83,17 @@ class KVCache:
         self._stacked: tuple[Tensor, Tensor] | None = None
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
-        self._shapes: dict[int, tuple[int, int]] = {}
+        self._key_shapes: dict[int, tuple[int, int]] = {}
+        self._value_shapes: dict[int, tuple[int, int]] = {}
+        """Layer -> heads, head_dim; some models' keys are wider than their values."""
 
     @property
     def bytes_per_token(self) -> int:
         """What one token of one row takes in the layers that were written so far."""
         return sum(
-            2 * heads * size * self._keys[layer].element_size()
-            for layer, (heads, size) in self._shapes.items()
+            heads * size * stores[layer].element_size()
+            for stores in (self._keys, self._values)
+            for layer, (heads, size) in self._shapes(stores).items()
         )
 
     @property
@@ -172,7 +175,8 @@ class KVCache:
         Slots behind a row's own end hold stale numbers, never NaN: mask them.
         """
         if layer not in self._keys:
-            self._shapes[layer] = (keys.shape[1], keys.shape[3])
+            self._key_shapes[layer] = (keys.shape[1], keys.shape[3])
+            self._value_shapes[layer] = (values.shape[1], values.shape[3])
             self._keys[layer] = self._allocate(keys)
             self._values[layer] = self._allocate(values)
         for row, start in enumerate(slots.starts):
@@ -195,7 +199,8 @@ class KVCache:
             )
             self._keys = dict(enumerate(self._stacked[0]))
             self._values = dict(enumerate(self._stacked[1]))
-            self._shapes = dict.fromkeys(range(layers), (heads, head_dim))
+            self._key_shapes = dict.fromkeys(range(layers), (heads, head_dim))
+            self._value_shapes = self._key_shapes
         return self._stacked
 
     @torch.inference_mode()
@@ -225,23 +230,26 @@ class KVCache:
                 self._row(stores, layer, target)[:, :length] = held
         self.lengths[target] = length
 
+    def _shapes(self, stores: dict[int, Tensor]) -> dict[int, tuple[int, int]]:
+        return self._key_shapes if stores is self._keys else self._value_shapes
+
     def _row(self, stores: dict[int, Tensor], layer: int, row: int) -> Tensor:
         """f[heads, n, head_dim] of one row of one layer."""
         return self._region(stores, layer, self._places[row])
 
     def _region(self, stores: dict[int, Tensor], layer: int, region: Region) -> Tensor:
-        heads, width = self._shapes[layer]
+        heads, width = self._shapes(stores)[layer]
         return self._flat(stores, layer, region).view(heads, region.size, width)
 
     def _flat(self, stores: dict[int, Tensor], layer: int, region: Region) -> Tensor:
-        heads, width = self._shapes[layer]
+        heads, width = self._shapes(stores)[layer]
         numbers = heads * width
         return stores[layer][region.offset * numbers : (region.offset + region.size) * numbers]
 
     def _read(self, stores: dict[int, Tensor], layer: int, slots: Slots) -> Tensor:
         """f[B, heads, extent, head_dim]: a view where the rows' regions lie side by side."""
         rows = range(slots.first_row, slots.first_row + len(slots.starts))
-        heads, width = self._shapes[layer]
+        heads, width = self._shapes(stores)[layer]
         if not self.pool:
             store = stores[layer].view(self.rows, heads, self.capacity, width)
             return store[rows.start : rows.stop, :, : slots.extent]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from draftproof.theory.acceptance import Acceptance
 from draftproof.theory.cost import VerifyCost
-from draftproof.theory.decoding import Acceptance, SimulatedDecoding, simulate_decoding
+from draftproof.theory.decoding import SimulatedDecoding, simulate_decoding
 from draftproof.theory.machine import CostCurves
 from draftproof.theory.speedup import (
     BestDepth,
