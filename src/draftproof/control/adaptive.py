@@ -168,7 +168,10 @@ class AdaptiveControl:
         # forecast, for the clock of a single round is no evidence.
         levels = min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
         levels = max(levels, cost.levels)
-        seconds = self._forecast.seconds(levels, plan.width, cost.columns)
+        passes = self._forecast.seconds(0, plan.width, cost.columns)
+        drafting = self._forecast.seconds(levels, plan.width, cost.columns) - passes
+        # Other work only ever adds: what took less than expected was a look-up's draft.
+        seconds = passes + min(drafting, cost.draft_s)
         loss = seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
         self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
         if step.drafted == 0:
