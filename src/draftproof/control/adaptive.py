@@ -56,7 +56,6 @@ _LEAST_SURVIVAL = 0.01
 
 
 _PRIORS = {"self-int8": 0.95, "model": 0.7, "ngram": 0.4}
-_PRIOR = 0.5
 
 
 def prior_of(drafter: str) -> float:
@@ -64,7 +63,7 @@ def prior_of(drafter: str) -> float:
     kind, _, argument = drafter.partition(":")
     if kind == "hybrid":  # its look-up is seldom sure at first, and then the other drafts
         return prior_of(argument.rpartition(",")[2])
-    return _PRIORS.get(kind, _PRIOR)
+    return _PRIORS.get(kind, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +168,9 @@ class AdaptiveControl:
         levels = min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
         levels = max(levels, cost.levels)
         passes = self._forecast.seconds(0, plan.width, cost.columns)
-        drafting = self._forecast.seconds(levels, plan.width, cost.columns) - passes
+        seconds = self._forecast.seconds(levels, plan.width, cost.columns)
         # Other work only ever adds: what took less than expected was a look-up's draft.
-        seconds = passes + min(drafting, cost.draft_s)
+        seconds = min(seconds, passes + cost.draft_s)
         loss = seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
         self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
         if step.drafted == 0:
