@@ -150,14 +150,15 @@ class Loop:
 
     def _round(self, active: Many[Entry], plans: list[Plan]) -> tuple[Round, Exception | None]:
         sequences = [entry.sequence for entry in active]
+        lengths = [len(sequence.tokens) for sequence in sequences]
         fault = None
         try:
             return run_round(self._target, self._cache, self._drafting, sequences, plans), fault
         except Exception as error:
-            if not self._isolate:
-                raise
+            if not self._isolate or lengths != [len(sequence.tokens) for sequence in sequences]:
+                raise  # what was committed cannot be decoded a second time
             fault = error
-        # Nothing was committed yet. If the target is at fault, this raises as well.
+        # If the target is at fault, this raises as well.
         plans[:] = [Plan(0)] * len(plans)
         done = run_round(self._target, self._cache, NoDrafter(), sequences, plans)
         for row, entry in enumerate(active):

@@ -95,13 +95,15 @@ class Worker:
         if turn.entries:
             self._report(turn, time.perf_counter() - start - turn.read_s)
         for entry, step in zip(turn.entries, turn.round.steps, strict=True):
-            if step is not None:
-                request, sample = self._owners[entry.sequence.seq_id]
+            owner = self._owners.get(entry.sequence.seq_id)  # gone with another of its samples
+            if step is not None and owner is not None:
+                request, sample = owner
                 self._tell(request, partial(request.progress, sample, step))
                 self._close_if_over(request)
         for entry, fault in turn.failures:
             _log.error("a request failed: %s", kind_and_place(fault))
-            self._fault(self._owners[entry.sequence.seq_id][0], fault)
+            if entry.sequence.seq_id in self._owners:
+                self._fault(self._owners[entry.sequence.seq_id][0], fault)
 
     def _struck(self) -> list[Request]:
         """Whose requests a fault of a whole turn concerns: all with a row, else all there are."""
