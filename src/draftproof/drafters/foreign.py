@@ -17,14 +17,13 @@ from typing import Literal, cast
 
 import torch
 
-from draftproof.config import MAX_NODES
 from draftproof.core import Context, Draft, Plan, Proposal, Purpose, Step, TargetOutput, TreeBatch
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.translate import LOOK_BEHIND, TokenByToken, Translation, WholeText
 from draftproof.errors import UnsupportedModel, VocabularyMismatch
 from draftproof.models.base import TargetModel
-from draftproof.models.cache import KVCache
+from draftproof.models.cache import SCRATCH, KVCache
 from draftproof.models.lexicon import Lexicon, whole_characters
 from draftproof.models.vocab import Overlap
 from draftproof.sampling.noise import Noise
@@ -118,7 +117,7 @@ class _ForeignDrafting(Drafting):
         rows, capacity = target_cache.rows, _STRETCH * target_cache.capacity
         cache = KVCache(rows, capacity, target_cache.max_bytes, pool=target_cache.pool)
         self._inner = drafter.begin(cache)
-        self._longest = capacity - MAX_NODES - 2
+        self._longest = capacity - SCRATCH
         self._translation = texts
 
     def release(self, row: int) -> None:

@@ -7,15 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from draftproof.config import MAX_NODES
 from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.drafters.base import Drafting, num_shared
 from draftproof.drafters.rollout import RolledOut, roll_out
 from draftproof.models.base import TargetModel
-from draftproof.models.cache import KVCache
+from draftproof.models.cache import SCRATCH, KVCache
 
-_SCRATCH = MAX_NODES + 2
-"""Slots behind a text for one draft and the pass that catches up."""
 _AHEAD = 128
 """Tokens of a pool that a row gets beyond what it needs, so that it does not grow every round."""
 
@@ -35,7 +32,7 @@ class ModelDrafter:
     def begin(self, target_cache: KVCache) -> ModelDrafting:
         rows, capacity = target_cache.rows, target_cache.capacity
         if target_cache.pool:
-            capacity += rows * (_SCRATCH + _AHEAD)
+            capacity += rows * (SCRATCH + _AHEAD)
         cache = KVCache(
             rows,
             capacity,
@@ -117,7 +114,7 @@ class ModelDrafting(Drafting):
 
     def _make_room(self, row: int, length: int) -> bool:
         """Let the row of a pool hold `length` tokens and a draft; False where that cannot be."""
-        cache, needed = self._cache, length + _SCRATCH
+        cache, needed = self._cache, length + SCRATCH
         if not cache.pool or cache.size(row) >= needed:
             return True
         if cache.size(row) and cache.grow(row, needed + _AHEAD):

@@ -17,10 +17,10 @@ from draftproof.core import Step
 from draftproof.decode.sequence import Sequence
 from draftproof.drafters.base import Drafter
 from draftproof.engine.calibrate import measure_costs, situation
-from draftproof.engine.entry import SCRATCH, Entry
+from draftproof.engine.entry import Entry
 from draftproof.engine.loop import Loop, steps
 from draftproof.models.base import TargetModel
-from draftproof.models.cache import KVCache
+from draftproof.models.cache import SCRATCH, KVCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draftproof.config import MAX_NODES
 from draftproof.control.base import Controller
 from draftproof.decode.sequence import Sequence
-
-SCRATCH = MAX_NODES + 2
-"""Cache slots behind a text for one draft and the pass that catches up."""
 
 
 @dataclass(slots=True, eq=False)

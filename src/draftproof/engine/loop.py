@@ -17,12 +17,13 @@ from draftproof.decode.round import Round, run_round
 from draftproof.decode.sequence import Sequence
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.none import NoDrafter
-from draftproof.engine.entry import SCRATCH, Entry
+from draftproof.engine.entry import Entry
 from draftproof.engine.prefixes import Prefixes
 from draftproof.engine.queue import Queue
 from draftproof.engine.rows import Rows
 from draftproof.models.base import TargetModel
-from draftproof.models.cache import KVCache
+from draftproof.models.cache import SCRATCH, KVCache
+from draftproof.stats.counters import plain_reason
 from draftproof.stats.timing import Stopwatch
 
 _AHEAD = 256
@@ -85,10 +86,6 @@ class Loop:
         self._prefixes = Prefixes(cache, num_rows + 1 if keep_prefixes else cache.rows, chunk)
         self._turns = 0
         self.preemptions = 0
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._queue)
 
     @property
     def entries(self) -> Many[Entry]:
@@ -179,11 +176,12 @@ class Loop:
         assert entry.controller is not None
         assert done.cost is not None
         entry.controller.observe(done.drafts[b], step, done.cost)
-        return entry.sequence.stats.add_plan(plan, room, step)
+        reason = plain_reason(plan, room, step)
+        entry.sequence.stats.add_plan(plan, reason)
+        return reason
 
     def _end(self, entry: Entry) -> None:
-        if self._cache.pool:
-            self._prefixes.keep(entry)
+        self._prefixes.keep(entry)
         self._rows.remove(entry)
 
     def _admit(self) -> None:
@@ -194,14 +192,11 @@ class Loop:
                 return
             self._rows.add(entry)
             entry.started = entry.started or time.monotonic()
-            entry.read, entry.leader, entry.leader_reads = 0, None, 0
-            others = [other for other in self._rows.entries if other is not entry]
-            self._prefixes.share(entry, others)
+            entry.read = 0
+            self._prefixes.share(entry, self._rows.entries)
 
     def _open(self, entry: Entry) -> bool:
         """Reserve cache for an entry, at the cost of what is only kept."""
-        if not self._cache.pool:
-            return True
         row, size = len(self._rows.entries), self._size(entry)
         while not self._cache.open(row, size):
             if not self._prefixes.evict():
@@ -235,8 +230,7 @@ class Loop:
             if leader is not None and (
                 leader.read >= entry.leader_reads or leader not in self._rows.entries
             ):
-                entry.leader, entry.leader_reads = None, 0
-                self._prefixes.share(entry, [one for one in self._rows.entries if one is not entry])
+                self._prefixes.share(entry, self._rows.entries)
         readers = [entry for entry in readers if entry.leader is None]
         if self._budget is None or self._turns % _OLDEST_EVERY == 0:
             return min(readers, key=lambda entry: entry.order, default=None)
@@ -265,8 +259,6 @@ class Loop:
 
     def _make_room(self) -> None:
         """See to it that every active row can take the next round; the youngest yield."""
-        if not self._cache.pool:
-            return
         for entry in sorted(self._rows.active, key=lambda entry: entry.order):
             while entry in self._rows.entries and not self._has_room(entry):
                 if self._prefixes.evict():

@@ -34,11 +34,14 @@ class Prefixes:
         """Tokens that kept prefixes hold."""
         return sum(len(tokens) for tokens in self._kept.values())
 
-    def share(self, entry: Entry, others: Iterable[Entry]) -> None:
+    def share(self, entry: Entry, entries: Iterable[Entry]) -> None:
         """Copy what another prompt has in common, or remember whom to wait for."""
+        entry.leader, entry.leader_reads = None, 0
         best, source = entry.read, None
-        for other in others:
-            common = self.common(entry, other)
+        for other in entries:
+            if other is entry:
+                continue
+            common = self._common(entry, other)
             if common > best and other.read >= common:
                 best, source = common, other.sequence.row
             elif common > max(best, entry.leader_reads) and other.order < entry.order:
@@ -57,7 +60,7 @@ class Prefixes:
         if entry.leader_reads <= best:
             entry.leader, entry.leader_reads = None, 0
 
-    def common(self, entry: Entry, other: Entry) -> int:
+    def _common(self, entry: Entry, other: Entry) -> int:
         """How many tokens two prompts have in common that one may copy from the other."""
         mine, theirs = entry.prompt_reads, other.prompt_reads
         tokens = entry.sequence.tokens[:mine]

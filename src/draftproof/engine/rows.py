@@ -62,10 +62,7 @@ class Rows:
         self._fill(gap, len(self.entries) - 1)
         row = len(self.entries) - 1
         self.entries.pop()
-        if self._cache.pool:
-            self._cache.close(row)
-        else:
-            self._cache.truncate(row, 0)
+        self._cache.close(row)
 
     def _fill(self, gap: int, last: int) -> int:
         """Move row `last` into the gap; the row that is free then."""

@@ -22,8 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftproof.config import MAX_NODES
 from draftproof.errors import LimitExceeded
 from draftproof.models.regions import Region, Regions
+
+SCRATCH = MAX_NODES + 2
+"""Slots behind a text for one draft and the pass that catches up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +127,12 @@ class KVCache:
         return Slots(first_row, starts, width, earlier)
 
     def open(self, row: int, size: int) -> bool:
-        """Give a closed row a region for `size` tokens; False where the pool has too few."""
-        assert self.pool, "only rows of a pool are opened"
+        """Give a closed row a region for `size` tokens; False where the pool has too few.
+
+        Rows of one size have theirs from the start.
+        """
+        if not self.pool:
+            return True
         assert self._places[row].size == 0, "the row is open"
         region = self._take(size)
         if region is not None:
@@ -147,9 +155,10 @@ class KVCache:
         return True
 
     def close(self, row: int) -> None:
-        """Give the row's region back to the pool."""
-        self._regions.give_back(self._places[row])
-        self._places[row] = Region(0, 0)
+        """Forget everything of a row; that of a pool gives its region back."""
+        if self.pool:
+            self._regions.give_back(self._places[row])
+            self._places[row] = Region(0, 0)
         self.lengths[row] = 0
 
     def move(self, source: int, target: int) -> None:
@@ -164,7 +173,7 @@ class KVCache:
             lengths[source], lengths[target] = 0, lengths[source]
         else:
             self.copy(source, target)
-            self.truncate(source, 0)
+            self.close(source)
 
     @torch.inference_mode()
     def write(

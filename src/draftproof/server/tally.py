@@ -47,16 +47,19 @@ class Tally:
 
     def add(self, turn: Turn) -> None:
         self.stats.add_step(turn.step, {})
-        self.stats.planned_depths[turn.plan.depth] += 1
+        self.stats.add_plan(turn.plan, turn.plain_reason)
         self.origins.update(turn.step.origins)
-        if turn.plain_reason is not None:
-            self.stats.plain_rounds[turn.plain_reason] += 1
+
+    @property
+    def drafts(self) -> int:
+        """Target calls that judged one."""
+        return self.stats.target_calls - self.stats.undrafted_calls
 
     def counts(self) -> dict[str, int]:
         """Series without a label of their own -> count."""
         calls, drafted = self.stats.target_calls, self.stats.drafted
         return {
-            "spec_decode_num_drafts": calls - self.stats.undrafted_calls,
+            "spec_decode_num_drafts": self.drafts,
             "spec_decode_num_draft_tokens": drafted,
             "spec_decode_num_verified_tokens": drafted + calls,
             "spec_decode_num_accepted_tokens": self.stats.accepted,
@@ -78,7 +81,7 @@ class Tally:
         counted = self.stats.as_dict()
         known = {name: counted[name] for name in counted if name not in (*seconds, "prompt_tokens")}
         return known | {
-            "drafts": self.stats.target_calls - self.stats.undrafted_calls,
+            "drafts": self.drafts,
             "rejected": self.stats.drafted - self.stats.accepted,
             "origins": {origin: self.origins[origin] for origin in ORIGINS},
         }

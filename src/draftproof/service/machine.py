@@ -13,10 +13,10 @@ from draftproof.drafters.base import Drafter, cache_bytes_per_token
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.routed import RoutedDrafting
 from draftproof.engine.engine import Engine
-from draftproof.engine.entry import SCRATCH, Entry
+from draftproof.engine.entry import Entry
 from draftproof.engine.loop import Loop
 from draftproof.errors import LimitExceeded
-from draftproof.models.cache import KVCache
+from draftproof.models.cache import SCRATCH, KVCache
 from draftproof.sampling.params import SamplingParams
 
 _CHUNK = 64

@@ -74,8 +74,7 @@ class Worker:
 
     def fail(self, request: Request, error: DraftproofError) -> None:
         """End a request before its text is complete."""
-        for entry in request.entries:
-            self._loop.drop(entry)
+        self._drop(request)
         self._tell(request, partial(request.fail, error))
         self._close_if_over(request)
 
@@ -124,10 +123,13 @@ class Worker:
         except Exception as error:
             where = kind_and_place(error)
             _log.error("request %d: its listener failed: %s", request.request_id, where)
-            for entry in request.entries:
-                self._loop.drop(entry)
+            self._drop(request)
             request.outcome = request.outcome or "failed"
             request.running.clear()
+
+    def _drop(self, request: Request) -> None:
+        for entry in request.entries:
+            self._loop.drop(entry)
 
     def _close_if_over(self, request: Request) -> None:
         if request.running or self.requests.pop(request.request_id, None) is None:

@@ -96,15 +96,11 @@ class Stats:
         self.verify_s += seconds.get("verify", 0.0)
         self.rest_s += seconds.get("rest", 0.0)
 
-    def add_plan(self, plan: Plan, room: int, step: Step) -> str | None:
-        """Count what was planned for a round that had room for `room` drafted tokens; returns why
-        there was no draft, or None where there was one."""
+    def add_plan(self, plan: Plan, reason: str | None) -> None:
+        """Count what was planned for a round, and by `plain_reason` why it had no draft."""
         self.planned_depths[plan.depth] += 1
-        if step.drafted > 0:
-            return None
-        reason = "no_room" if room == 0 else "no_draft" if plan.depth else "planned"
-        self.plain_rounds[reason] += 1
-        return reason
+        if reason is not None:
+            self.plain_rounds[reason] += 1
 
     def as_dict(self) -> dict[str, Any]:
         """Counts and the rates derived from them, ready for JSON."""
@@ -124,3 +120,11 @@ class Stats:
             "calls_saved",
         )
         return counts | {name: getattr(self, name) for name in rates}
+
+
+def plain_reason(plan: Plan, room: int, step: Step) -> str | None:
+    """Why a round with room for `room` drafted tokens had no draft, one of `PLAIN_REASONS`; None
+    where it had one."""
+    if step.drafted > 0:
+        return None
+    return "no_room" if room == 0 else "no_draft" if plan.depth else "planned"
