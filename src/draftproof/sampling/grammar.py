@@ -37,7 +37,7 @@ class Grammar:
             )
         if not isinstance(self.source, str):
             raise InvalidSetting(f"a {self.kind} grammar has the source {self.source!r}; give text")
-        if not _is_whole(self.source):
+        if not is_whole(self.source):
             raise InvalidSetting(f"a {self.kind} grammar holds half a character; give whole text")
         llguidance = load_llguidance()
         # A warning, which says what a schema's keyword is read as, is no error.
@@ -129,7 +129,7 @@ def _parsed_choice(source: str) -> list[str]:
     return cast("list[str]", texts)
 
 
-def _is_whole(text: str) -> bool:
+def is_whole(text: str) -> bool:
     """False for text that no UTF-8 stands for, with one half of a surrogate pair."""
     try:
         text.encode()

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from typing_extensions import Self
 
 from draftproof.config import MAX_DEPTH, Speculation
+from draftproof.sampling.grammar import is_whole
 from draftproof.sampling.params import MAX_SAMPLES
 
 ASKS_FOR_NOTHING: dict[str, tuple[Any, ...]] = {
@@ -61,10 +62,8 @@ def _asks_for_nothing(name: str, value: Any) -> bool:
 
 
 def _check_characters(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the text holds half a character; give whole ones") from None
+    if not is_whole(text):
+        raise ValueError("the text holds half a character; give whole ones")
     return text
 
 

@@ -10,13 +10,14 @@ from importlib.resources import files
 from typing import Any, Protocol
 
 from fastapi import APIRouter, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi.responses import PlainTextResponse
 
 from draftproof.errors import Overloaded
 from draftproof.server.errors import Refusal
 from draftproof.server.live import MAX_WATCHERS, Live, describe
 from draftproof.server.metrics import CONTENT_TYPE, Metrics
 from draftproof.server.routes import failures
+from draftproof.server.stream import Events, event
 from draftproof.service.records import Snapshot
 
 TICK_S = 0.1
@@ -35,12 +36,6 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-class EventStream(StreamingResponse):
-    """A stream of server-sent events."""
-
-    media_type = "text/event-stream"
 
 
 class Watched(Protocol):
@@ -83,12 +78,12 @@ def routes(
         """What speculation has brought so far, by drafter, and the plans of running requests."""
         return metrics.as_dict(service.snapshot())
 
-    @router.get("/v1/events", response_class=EventStream, responses=failures(503))
-    def events() -> EventStream:
+    @router.get("/v1/events", response_class=Events, responses=failures(503))
+    def events() -> Events:
         """What happens now, as server-sent events; each holds one JSON object."""
         if live.watchers >= MAX_WATCHERS:
             raise Refusal(503, f"{MAX_WATCHERS} pages watch already; close one", "too_many_watch")
-        return EventStream(
+        return Events(
             _messages(service, metrics, live, show_text),
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -117,7 +112,7 @@ async def _messages(
                     quiet = 0
                     message = _state(snapshot, metrics) | describe(events, show_text)
                     message |= {"missed": missed, "shows_text": show_text}
-                    yield f"data: {json.dumps(message)}\n\n"
+                    yield event(json.dumps(message))
                 if snapshot.draining and not events and not snapshot.running + snapshot.waiting:
                     return
                 await asyncio.sleep(TICK_S)

@@ -37,19 +37,19 @@ class Sender:
         return Response(_json(body), media_type="application/json")
 
     def stream(self, *, usage: bool, stats: bool) -> Response:
-        return EventStream(self._run, self._lines(usage, stats))
+        return AnswerStream(self._run, self._lines(usage, stats))
 
     async def _lines(self, usage: bool, stats: bool) -> AsyncIterator[str]:
         """Once the status is sent, an error can only be told as an event; then the stream ends."""
         try:
             async for chunk in self._chunks():
-                yield _line(_json(chunk))
+                yield event(_json(chunk))
             if extras := self._extras(usage=usage, stats=stats):
-                yield _line(_json(self._form.closing(extras)))
+                yield event(_json(self._form.closing(extras)))
             yield _DONE
         except Exception as error:
             self._visit.fail(error)
-            yield _line(refusal(error).body.model_dump_json())
+            yield event(refusal(error).body.model_dump_json())
 
     async def _chunks(self) -> AsyncIterator[BaseModel]:
         for one in self._choices:
@@ -82,10 +82,14 @@ class Sender:
         return extras
 
 
-class EventStream(StreamingResponse):
-    """Ends its run however it ends itself, and says so where the client left before."""
+class Events(StreamingResponse):
+    """Server-sent events, one `event` after the other."""
 
     media_type = "text/event-stream"
+
+
+class AnswerStream(Events):
+    """Ends its run however it ends itself, and says so where the client left before."""
 
     def __init__(self, run: Run, lines: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -131,5 +135,6 @@ def _json(body: BaseModel) -> str:
     return body.model_dump_json(exclude_unset=True)
 
 
-def _line(data: str) -> str:
+def event(data: str) -> str:
+    """One server-sent event of one line."""
     return f"data: {data}\n\n"
