@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 from draftproof.errors import InvalidPrompt, InvalidSetting, ModelNotFound
-from tests.tiny import VOCAB, one_thread, shared_model  # noqa: F401
+from tests.tiny import VOCAB, letter_tokenizer, one_thread, shared_model  # noqa: F401
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
@@ -22,17 +22,8 @@ TEMPLATE = (
 def tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level tokenizer whose first ids are bytes, cut to the tiny vocabulary and a space."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = ["<pad>", "<s>", "</s>", *alphabet[: VOCAB - 4], "Ġ"]
-    raw = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [], unk_token="<pad>"))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        chat_template=TEMPLATE,
-    )
+    letters = [*alphabet[: VOCAB - 4], "Ġ"]
+    return letter_tokenizer(letters, chat_template=TEMPLATE, unknown="<pad>")
 
 
 @pytest.fixture(scope="module")

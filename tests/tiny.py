@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 import transformers as tf
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import ByteLevel, Whitespace
 
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
@@ -237,3 +237,24 @@ def word_tokenizer(words: Sequence[str]):
     tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[0]))
     tokenizer.pre_tokenizer = Whitespace()
     return tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=words[0])
+
+
+def letter_tokenizer(
+    letters: Sequence[str],
+    *,
+    chat_template: str,
+    unknown: str | None = None,
+    use_regex: bool = True,
+):
+    """A byte-level tokenizer without merges: behind <pad>, <s> and </s> each letter is a token."""
+    words = ["<pad>", "<s>", "</s>", *letters]
+    raw = Tokenizer(BPE({word: i for i, word in enumerate(words)}, [], unk_token=unknown))
+    raw.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    raw.decoder = decoders.ByteLevel()
+    return tf.PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        chat_template=chat_template,
+    )

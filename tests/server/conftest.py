@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
@@ -20,7 +20,7 @@ from draftproof.drafters.base import Drafting
 from draftproof.server.app import make_app
 from draftproof.service import service as service_module
 from tests.test_api import TEMPLATE
-from tests.tiny import one_thread, tiny_model  # noqa: F401
+from tests.tiny import letter_tokenizer, one_thread, tiny_model  # noqa: F401
 
 
 class Slow(Drafting):
@@ -40,17 +40,8 @@ class Slow(Drafting):
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """Every byte is a token, so that any text can be read and grammars can be kept to."""
-    words = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    raw = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        chat_template=TEMPLATE,
-    )
+    bytes_ = sorted(pre_tokenizers.ByteLevel.alphabet())
+    return letter_tokenizer(bytes_, chat_template=TEMPLATE, use_regex=False)
 
 
 @dataclass
