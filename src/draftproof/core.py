@@ -84,6 +84,11 @@ class Plan:
     min_confidence: float = 0.0
     """Go on behind a token only if a model that drafts was at least so sure at its place, as
     `Draft.confidences` says; look-ups have no such number."""
+    bar: float = 0.0
+    """For the look-up of a hybrid: how many tokens its draft has to promise, beyond `floor` for
+    each of its nodes."""
+    lookup: Plan | None = None
+    """What the look-up of a hybrid may draft instead; None leaves it to the hybrid."""
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:
@@ -109,6 +114,9 @@ class Draft:
     confidences: tuple[float, ...] | None = None
     """f[N], the probability of the token that the drafter found likeliest at each node's place;
     it is known before the node is drawn. None where a drafter has no law."""
+    promised: float | None = None
+    """How many of its tokens the look-up of a hybrid expects to be accepted, where it made the
+    draft and so no model ran."""
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.parents)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from draftproof.control.adaptive import AdaptiveControl, prior_of
+from draftproof.control.acceptance import prior_of
+from draftproof.control.adaptive import AdaptiveControl
 from draftproof.core import Plan
 from draftproof.theory import expected_tokens
 from draftproof.theory.acceptance import Acceptance

@@ -7,6 +7,7 @@ import torch
 
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
+from draftproof.control.fixed import FixedPlan
 from draftproof.core import Draft, Plan, Proposal
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.hybrid import HybridDrafter
@@ -14,6 +15,9 @@ from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.drafters.recycling import RecyclingDrafter
 from draftproof.drafters.suffix import SuffixDrafter
+from draftproof.engine.entry import Entry
+from draftproof.engine.loop import Loop
+from draftproof.models.cache import KVCache
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
 from draftproof.verification.registry import VERIFIERS, choose
@@ -58,6 +62,57 @@ def test_each_sequence_gets_the_drafter_that_is_confident_for_it():
     assert other.asked == [[0, 4, 4]], "one matched token is not enough for four"
     drafts = drafting.propose(contexts, [Plan(4), Plan(0), Plan(1)])
     assert [draft.tokens for draft in drafts] == [(4, 5, 1, 2), (), (6,)]
+
+
+def test_a_plan_says_what_a_looked_up_draft_may_be_and_has_to_promise():
+    other = Counting()
+    drafting = begin(HybridDrafter(SuffixDrafter(), other))
+    known = context([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3])
+
+    def draft(**limits):
+        (made,) = drafting.propose([known], [Plan(2, lookup=Plan(5, **limits))])
+        return made
+
+    long = draft()
+    assert long.tokens == (4, 5, 6, 7, 8), "the look-up's own depth"
+    promised = [4 / (4 + i) for i in range(1, 6)]
+    assert long.promised == pytest.approx(sum(promised))
+    assert draft(nodes=3).tokens == (4, 5, 6)
+    assert draft(floor=0.55).tokens == (4, 5, 6), "each node has to be worth its column"
+    surplus = sum(promised[:3]) - 3 * 0.55
+    assert draft(floor=0.55, bar=surplus - 0.01).tokens == (4, 5, 6)
+    unused = draft(floor=0.55, bar=surplus + 0.01)
+    assert (unused.tokens, unused.promised) == ((9, 9), None)
+    (made,) = drafting.propose([known], [Plan(0, lookup=Plan(5))])
+    assert made.tokens == long.tokens, "in a round without the other drafter, too"
+    assert drafting.propose([known], [Plan(2, lookup=Plan(0))])[0].tokens == (9, 9)
+
+
+def test_a_round_says_what_the_model_of_a_hybrid_was_asked_for_and_not_what_was_looked_up():
+    target = ToyModel(LAW, 6)
+    other = ModelDrafter(ToyModel(random_law(6, 1, order=1), 6), 6, prefill_chunk=3)
+    settings = EngineSettings(depth=4)
+    system = Speculator(target, HybridDrafter(NgramDrafter(), other), settings=settings)
+    costs = []
+
+    class Heard(FixedPlan):
+        def observe(self, draft, step, cost):  # noqa: ARG002
+            costs.append((draft, cost))
+
+    sequences = system.sequences(system.drafter, [1, 2, 3, 1, 2, 3, 1, 2], SamplingParams(), 0)
+    (sequence,) = sequences
+    cache = KVCache(1, 64 + sequence.max_length)
+    loop = Loop(target, cache, system.drafter.begin(cache), 1, chunk=8)
+    loop.add(Entry(sequence, lambda: Heard(4), 0))
+    while loop.busy:
+        loop.turn()
+    looked_up = [cost for draft, cost in costs if draft.promised is not None]
+    others = [(draft, cost) for draft, cost in costs if draft.promised is None]
+    assert looked_up
+    assert others
+    assert {(cost.levels, cost.drafting) for cost in looked_up} == {(0, 0)}
+    assert all(cost.columns > 1 for cost in looked_up)
+    assert all(cost.levels == len(draft.tokens) for draft, cost in others)
 
 
 def test_both_drafters_hear_of_every_round_and_row():

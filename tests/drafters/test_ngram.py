@@ -45,6 +45,16 @@ def test_the_longest_and_then_most_recent_match_is_continued(tokens, depth, boun
     assert draft.q is None
 
 
+def test_a_guess_is_worth_more_behind_a_longer_match_and_ends_where_it_is_worth_too_little() -> (
+    None
+):
+    drafting = begin()
+    short, long = context([7, 1, 2, 3, 9, 7]), context([7, 1, 2, 3, 9, 7, 1, 2], row=1)
+    assert drafting.guess(short, Plan(3)).score == pytest.approx(2 / 3 + 2 / 4 + 2 / 5)
+    assert drafting.guess(long, Plan(3)).score == pytest.approx(4 / 5 + 4 / 6 + 4 / 7)
+    assert drafting.guess(long, Plan(3, floor=0.6)).draft.tokens == (3, 9)
+
+
 def test_a_single_token_has_no_past_to_look_up() -> None:
     drafts = begin().propose([context([5]), context([5, 5], row=1)], [Plan(4), Plan(4)])
     assert [draft.tokens for draft in drafts] == [(), (5,)]

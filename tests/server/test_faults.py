@@ -87,6 +87,7 @@ def test_a_service_that_cannot_start_is_not_ready(spec, make_service, monkeypatc
     with pytest.raises(InvalidSetting):
         service.wait_until_ready(10)
     client = Client(make_app(spec, service))
-    assert client.get("/health").status_code == 503
+    health = client.get("/health")
+    assert (health.status_code, health.json()) == (503, {"status": "failed"})
     assert client.post(PATH, prompt="x").status_code == 503
     service.close()

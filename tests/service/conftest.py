@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 from draftproof.config import ServiceSettings
 from draftproof.models.hf import HFModel
+from draftproof.sampling.params import SamplingParams
 from draftproof.service.records import Failed, Finished, Progress
 from draftproof.service.service import Service
 from tests.tiny import shared_target, speculator, tiny_model
 
 PATIENCE = 60
 """Seconds after which a test gives up on a service; nothing here takes one."""
+LONG = SamplingParams(max_tokens=400)
+"""More than any test waits for."""
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import time
 import pytest
 
 from draftproof.config import Speculation
-from draftproof.drafters.base import Drafting
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.engine import loop
 from draftproof.errors import (
@@ -19,14 +18,10 @@ from draftproof.errors import (
     InvalidSetting,
     LimitExceeded,
     Overloaded,
-    RequestFailed,
 )
 from draftproof.sampling.params import SamplingParams
-from draftproof.service.service import Service
-from tests.service.conftest import Ear, long_target, serving
+from tests.service.conftest import LONG, Ear, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
-
-LONG = SamplingParams(max_tokens=400)
 
 
 def requests(count, seed=0, longest=30):
@@ -206,102 +201,6 @@ def test_a_service_that_is_closed_ends_everybody():
             assert isinstance(ear.wait().error, Overloaded)
 
 
-def test_a_fault_of_one_request_is_its_own():
-    def explode(ids):
-        if len(ids) > 8:
-            raise ZeroDivisionError("a rule of the user's")
-        return False
-
-    with serving("llama") as (service, made, notes):
-        bad, good = Ear(), Ear()
-        service.submit(prompt(4), SamplingParams(max_tokens=30, stop_rule=explode), bad)
-        service.submit(prompt(6), SamplingParams(max_tokens=30), good)
-        assert isinstance(bad.wait().error, RequestFailed)
-        assert "ZeroDivisionError" in str(bad.error)
-        expected = made.plain(prompt(6), SamplingParams(max_tokens=30)).token_ids
-        assert good.wait().tokens() == expected
-    assert {report.outcome for report in notes.reports} == {"failed", "length"}
-
-
-def test_a_listener_that_raises_loses_its_own_request_only():
-    def deaf(_event):
-        raise OSError("the connection is gone")
-
-    with serving("long") as (service, _, notes):
-        good = Ear()
-        service.submit(prompt(4), LONG, deaf)
-        service.submit(prompt(6), SamplingParams(max_tokens=20), good)
-        assert len(good.wait().tokens()) == 20
-    assert len(notes.reports) == 2
-
-
-class Broken(Drafting):
-    """Drafts well until it is told to break."""
-
-    name, proposals = "broken", NgramDrafter.proposals
-
-    def __init__(self):
-        self.broken = False
-
-    def begin(self, _cache):
-        return self
-
-    def propose(self, contexts, plans):
-        if self.broken:
-            raise RuntimeError("a fault of the drafter")
-        return NgramDrafter().begin(None).propose(contexts, plans)
-
-
-def test_where_drafting_fails_texts_go_on_plainly(caplog):
-    broken, params = Broken(), SamplingParams(max_tokens=30)
-    with serving("llama", drafters={"broken": broken}) as (service, made, notes):
-        ears = [Ear(), Ear()]
-        for ear in ears:
-            service.submit(prompt(5), params, ear, speculation=Speculation(drafter="broken"))
-        assert ears[1].begun.wait(10)
-        broken.broken = True
-        for ear in ears:
-            assert ear.wait().tokens() == made.plain(prompt(5), params).token_ids
-    assert "drafting failed" in caplog.text
-    assert {report.outcome for report in notes.reports} == {"length"}
-
-
-def test_a_drafter_that_never_works_keeps_the_service_from_starting():
-    broken = Broken()
-    broken.broken = True
-    made = speculator(shared_target("llama"), "ngram")
-    service = Service(made, drafters={"broken": broken})
-    service.start()
-    with pytest.raises(RuntimeError, match="a fault of the drafter"):
-        service.wait_until_ready(60)
-    assert not service.ready
-    with pytest.raises(Overloaded):
-        service.submit(prompt(4), SamplingParams(max_tokens=4), Ear())
-    service.close()
-
-
-def test_a_fault_of_the_target_ends_those_in_the_round_and_no_others(monkeypatch):
-    with serving("long", max_batch=2) as (service, made, _):
-        hit, fine = [Ear(), Ear()], Ear()
-        forward, faults = type(made.target).forward, []
-
-        def fail(self, batch, cache, columns=None):
-            if faults:
-                raise faults.pop()
-            return forward(self, batch, cache, columns)
-
-        monkeypatch.setattr(type(made.target), "forward", fail)
-        for ear in hit:
-            service.submit(prompt(5), LONG, ear, speculation=Speculation(enabled=False))
-        for ear in hit:
-            assert ear.begun.wait(10)
-        service.submit(prompt(6), SamplingParams(max_tokens=9), fine)
-        faults += [MemoryError("no room")] * 2  # a round is tried again without drafts
-        for ear in hit:
-            assert isinstance(ear.wait().error, RequestFailed)
-        assert len(fine.wait().tokens()) == 9
-
-
 def test_nothing_to_generate_is_an_answer_too():
     with serving("llama") as (service, _, _):
         ear = Ear()
@@ -363,3 +262,32 @@ def test_a_request_that_does_not_fit_yet_is_passed_only_so_often():
     order = [report.request_id for report in notes.reports]
     large = ids[0]
     assert sum(order.index(one) < order.index(large) for one in ids[1:]) <= 3 + 8
+
+
+def test_nothing_kept_is_given_up_for_a_request_that_would_not_fit_all_the_same():
+    target = long_target()
+    per_token = target.cache_bytes_per_token
+    with serving(
+        "long",
+        drafter="ngram",
+        limits={"prefill_chunk": 4},
+        max_batch=2,
+        max_cache_bytes=860 * per_token,
+    ) as (service, made, _):
+        first, running, waits = Ear(), Ear(), Ear()
+        service.submit(prompt(21, seed=1), SamplingParams(max_tokens=2), first)
+        first.wait()
+        kept = service._machine.loop.num_kept
+        assert kept >= 20
+        ticket = service.submit(prompt(5), LONG, running)
+        assert running.begun.wait(10)
+        service.submit(prompt(400, seed=2), SamplingParams(max_tokens=100), waits)
+        for _ in range(5):
+            seen = len(running.events)
+            while len(running.events) == seen:
+                time.sleep(0.001)
+            assert service.snapshot().waiting == 1
+            assert service._machine.loop.num_kept == kept
+        ticket.cancel()
+        expected = made.plain(prompt(400, seed=2), SamplingParams(max_tokens=100)).token_ids
+        assert waits.wait().tokens() == expected

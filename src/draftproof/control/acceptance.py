@@ -24,6 +24,16 @@ a guess on the high side, and what is seen fades, so that chains are not the end
 _RANK_TRIALS = 4.0
 """How many trials of a rank the guess counts as."""
 
+_PRIORS = {"self-int8": 0.95, "model": 0.7, "ngram": 0.4}
+
+
+def prior_of(drafter: str) -> float:
+    """The acceptance rate to expect of a drafter of this name before anything is known."""
+    kind, _, argument = drafter.partition(":")
+    if kind == "hybrid":  # its look-up is seldom sure at first, and then the other drafts
+        return prior_of(argument.rpartition(",")[2])
+    return _PRIORS.get(kind, 0.5)
+
 
 class Level(NamedTuple):
     """What was tried at one level of a draft."""

@@ -5,9 +5,7 @@ brings E(d) = 1 + A_1 + A_1 A_2 + ... tokens and takes T(d) = draft(d) + verify(
 seconds. The plan is the d of the largest E(d) / T(d); plain decoding is d = 0. That is the goodput
 of SmartSpec (arXiv 2406.14066) with the costs of this machine and the acceptance of this text.
 
-An account bounds the price of trying, whatever the drafter does: it opens with what one or two
-rounds may cost, earns a little with every token, is charged what a round took beyond plain
-decoding of the same tokens, and a draft that might overdraw it is not made.
+An account (`account.py`) bounds the price of trying, whatever the drafter does.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from itertools import takewhile
 
 from draftproof.config import MAX_NODES
 from draftproof.control.acceptance import AcceptanceEstimate
+from draftproof.control.account import LONGEST, Account
 from draftproof.control.forecast import Costs, Forecast
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
@@ -25,16 +24,9 @@ from draftproof.theory.trees import Node, best_nodes
 
 MAX_AUTO_DEPTH = 32
 _MAX_TREE_LEVELS = 8
+LOOKUP_SIZES = (1, 2, 4, 8, 16, 32)
+"""Nodes of a looked-up draft that are priced."""
 _TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-_OPENING = 1.4
-"""What trying may cost in the beginning, in rounds of plain decoding, where every draft is expected
-to be accepted; less is staked on a drafter of which less is expected."""
-_STAKE = 0.5
-"""Share of the account that a draft may cost: one that misses leaves enough for another."""
-_EARNED = 0.01
-"""What each token adds to that: the loss of a long text that no drafter fits."""
-_SAVED = 24.0
-"""Most that gains of earlier rounds are kept for."""
 _LEAST_GAIN = 1.0
 """Below this speed-up rounds are plain."""
 _GAIN_TO_RETURN = 1.06
@@ -49,21 +41,11 @@ _PROBING_LOSS = 0.003
 _LONGEST_WAIT = 256
 _KEPT_BY_PROBE = 0.85
 """What a probe leaves of the weight of what was seen before it."""
+_STOP_GAIN = 1.03
 _FREE = 0.02
 """A drafter that takes less than this share of the pass that verifies it is a look-up."""
 _LEAST_SURVIVAL = 0.01
 """Paths less likely than this are not looked at."""
-
-
-_PRIORS = {"self-int8": 0.95, "model": 0.7, "ngram": 0.4}
-
-
-def prior_of(drafter: str) -> float:
-    """The acceptance rate to expect of a drafter of this name before anything is known."""
-    kind, _, argument = drafter.partition(":")
-    if kind == "hybrid":  # its look-up is seldom sure at first, and then the other drafts
-        return prior_of(argument.rpartition(",")[2])
-    return _PRIORS.get(kind, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +74,10 @@ class AdaptiveControl:
         self._forecast = Forecast(costs)
         self._acceptance = AcceptanceEstimate(prior)
         self._nodes = nodes
-        self._balance = _OPENING * prior
+        self.account = Account(prior)
+        """What trying may still cost."""
+        self.rate = 0.0
+        """Tokens a second that the last plan promises."""
         self._drafting = True
         self._stay = 0
         """Rounds since it went over to drafting, or to plain."""
@@ -108,9 +93,10 @@ class AdaptiveControl:
         curves = self._forecast.turn_to(context_length, batch_size)
         self._last = Plan(0)
         due = self._drafting or self._probed or self._since_probe >= self._wait
+        plain = self._forecast.seconds(0, 1, 1)
+        self.rate = 1 / plain
         if max_depth == 0 or not due:
             return Plan(0)
-        plain = self._forecast.seconds(0, 1, 1)
         widths = sorted({1, *curves.draft}) if self._branches else [1]
         choices = self._choices(min(max_depth, MAX_AUTO_DEPTH), widths)
         choices += self._stopping([c for c in choices if c.width == 1], batch_size)
@@ -121,6 +107,7 @@ class AdaptiveControl:
         best = max(affordable, key=lambda choice: choice.rate, default=None)
         if best is None or best.rate * plain <= 1:
             return Plan(0)
+        self.rate = best.rate
         return self._as_plan(best)
 
     def offer(self, max_depth: int, context_length: int, batch_size: int) -> list[Node]:
@@ -143,39 +130,53 @@ class AdaptiveControl:
         self._last = Plan(levels, 1, nodes) if nodes else Plan(0)
         return self._last
 
+    def beside(
+        self,
+        plan: Plan,
+        max_depth: int,  # noqa: ARG002
+        bar: float,  # noqa: ARG002
+        rate: float,  # noqa: ARG002
+        costs: Sequence[float],  # noqa: ARG002
+    ) -> Plan:
+        """`plan` with what a hybrid's look-up may draft instead; nothing for other drafters.
+
+        It has to promise `bar` tokens beyond what its nodes cost at `rate` tokens a second, where
+        `costs` are seconds of the round without it and with each of `LOOKUP_SIZES` nodes.
+        """
+        return plan
+
     def batch_seconds(self, levels: int, columns: float, drafting: int) -> float:
         """A round of the batch in which `drafting` sequences draft and rows have `columns` columns
         in the mean."""
         return self._forecast.seconds(levels, 1, columns, drafting)
 
-    @property
-    def balance(self) -> float:
-        """What trying may still cost, in rounds of plain decoding."""
-        return self._balance
-
-    @property
-    def stake(self) -> float:
-        """How long a round may be, in rounds of plain decoding."""
-        return 1 + max(_STAKE * self._balance, 0.0)
-
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         self._stay += 1
         self._since_probe += 1
+        self._forecast.observe(cost, self._last.width)
+        loss = self._loss(self._levels(draft, step), cost)
+        self.account.settle(len(step.tokens), loss)
+        if step.drafted > 0:
+            self._learn(draft, step, loss)
+
+    def _levels(self, draft: Draft, step: Step) -> int:  # noqa: ARG002
+        """Levels to charge the sequence for: those planned, unless its drafter was to stop."""
         plan = self._last
-        self._forecast.observe(cost, plan.width)
-        # What a round took beyond the rounds of plain decoding that its tokens replace; by the
-        # forecast, for the clock of a single round is no evidence.
-        levels = min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
-        levels = max(levels, cost.levels)
-        passes = self._forecast.seconds(0, plan.width, cost.columns)
-        seconds = self._forecast.seconds(levels, plan.width, cost.columns)
+        return min(plan.depth, step.depth) if plan.min_confidence > 0 else plan.depth
+
+    def _loss(self, levels: int, cost: RoundCost) -> float:
+        """What a round took beyond the rounds of plain decoding that its tokens replace; by the
+        forecast, for the clock of a single round is no evidence."""
+        levels, width = max(levels, cost.levels), self._last.width
+        passes = self._forecast.seconds(0, width, cost.columns)
+        seconds = self._forecast.seconds(levels, width, cost.columns)
         # Other work only ever adds: what took less than expected was a look-up's draft.
         seconds = min(seconds, passes + cost.draft_s)
-        loss = seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
-        self._balance = min(_SAVED, self._balance + _EARNED * len(step.tokens) - loss)
-        if step.drafted == 0:
-            return
-        if plan.width > 1 and draft.is_chain and step.depth > 1:
+        return seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
+
+    def _learn(self, draft: Draft, step: Step, loss: float) -> None:
+        """See what was accepted of a draft."""
+        if self._last.width > 1 and draft.is_chain and step.depth > 1:
             self._branches = False
         if not self._drafting:
             self._acceptance.age(_KEPT_BY_PROBE)
@@ -185,7 +186,7 @@ class AdaptiveControl:
     def _choices(self, depth: int, widths: Sequence[int]) -> list[_Choice]:
         """Shapes worth a look: the best tree of every size, for every width."""
         rates = [self._acceptance.at(position) for position in range(depth)]
-        longest = (1 + _STAKE * _SAVED) * self._forecast.seconds(0, 1, 1)
+        longest = LONGEST * self._forecast.seconds(0, 1, 1)
         choices = []
         for width in widths:
             grown = best_nodes(rates, self._acceptance.ranks, width, self._nodes)
@@ -216,19 +217,18 @@ class AdaptiveControl:
                 if rate < best:
                     break
                 best = rate
-                choices.append(replace(chain, rate=rate, min_confidence=stop.min_confidence))
+                choices.append(
+                    replace(chain, rate=rate / _STOP_GAIN, min_confidence=stop.min_confidence)
+                )
                 chance *= stop.kept
                 reached *= stop.goes_on
         return choices
 
     def _affordable(self, choices: Sequence[_Choice], plain: float) -> list[_Choice]:
         """What may miss without overdrawing the account; the shallowest may take all of it."""
-        stake = plain * (1 + _STAKE * self._balance)
-        last = plain * (1 + self._balance)
+        usual, last = plain * self.account.usual, plain * self.account.last
         return [
-            choice
-            for i, choice in enumerate(choices)
-            if choice.seconds <= (stake if i else max(stake, last))
+            choice for i, choice in enumerate(choices) if choice.seconds <= (usual if i else last)
         ]
 
     def _go_over(self, gain: float) -> None:

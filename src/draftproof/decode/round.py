@@ -27,6 +27,8 @@ class Round:
     """One for each sequence, like `drafts`; None for one that failed."""
     failures: dict[int, Exception]
     """Why sequence b got no step; the others are as if it had not been there."""
+    faults: dict[int, Exception]
+    """What the drafter raised when it was told of sequence b's step."""
     cost: RoundCost | None
     """None where there was nothing to decode."""
 
@@ -63,36 +65,43 @@ def run_round(
         rows = logits[b, : 1 + len(draft.tokens)]
         try:
             verdict = sequence.judge(draft, rows)
-            steps[b] = step = sequence.commit(draft, verdict, rows)
+            step = sequence.commit(draft, verdict, rows)
+            cache.keep(b, kept_columns(verdict, len(step.tokens)))
+            steps[b] = step
         except Exception as error:  # a user's own rule may do anything; it is told to the caller
             failures[b] = error
-        else:
-            cache.keep(b, kept_columns(verdict, len(step.tokens)))
     watch.lap("rest")
 
     # 6. Let the drafter learn from what the target said.
+    faults: dict[int, Exception] = {}
     for b, (sequence, draft, made) in enumerate(zip(sequences, drafts, steps, strict=True)):
-        if made is not None:
+        if made is None:
+            continue
+        try:
             drafting.observe(sequence.context, draft, made, logits[b, : 1 + len(draft.tokens)])
+        except Exception as error:  # the step stands all the same
+            faults[b] = error
     watch.lap("draft")
     for sequence, made in zip(sequences, steps, strict=True):
         if made is not None:
             sequence.stats.add_step(made, watch.seconds)
-    return Round(drafts, steps, failures, _cost(drafts, steps, target.pads, watch.seconds))
+    return Round(drafts, steps, failures, faults, _cost(drafts, steps, target.pads, watch.seconds))
 
 
 def _cost(
     drafts: Many[Draft], steps: Many[Step | None], pads: bool, seconds: Mapping[str, float]
 ) -> RoundCost:
     sizes = [len(draft.tokens) for draft in drafts]
+    # A draft that a hybrid has looked up took none of the time that its model takes for levels.
+    depths = [draft.depth for draft in drafts if draft.promised is None]
     return RoundCost(
         columns=1 + (max(sizes) if pads else sum(sizes) / len(sizes)),
-        levels=max(draft.depth for draft in drafts),
+        levels=max(depths, default=0),
         draft_s=seconds["draft"],
         verify_s=seconds["verify"],
         rest_s=seconds["rest"],
         tokens=sum(len(step.tokens) for step in steps if step is not None) / len(steps),
-        drafting=sum(size > 0 for size in sizes),
+        drafting=sum(depth > 0 for depth in depths),
     )
 
 

@@ -92,6 +92,11 @@ def dearest(drafter: Drafter) -> Drafter:
     return part
 
 
+def is_hybrid(drafter: Drafter) -> bool:
+    """Whether it asks a look-up first, whose limits are in `Plan.lookup`."""
+    return hasattr(drafter, "dearest")
+
+
 def cache_bytes_per_token(drafter: Drafter) -> int:
     """What a drafter's own cache takes for each token of a text; it says so by an attribute."""
     return int(getattr(drafter, "cache_bytes_per_token", 0))

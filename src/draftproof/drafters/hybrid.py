@@ -8,6 +8,7 @@ is a draw from its own point mass. SuffixDecoding, arXiv 2411.04975, section on 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -20,11 +21,12 @@ from draftproof.drafters.base import (
     fresh,
     remembers,
 )
-from draftproof.drafters.lookup import LookupDrafter, LookupDrafting
+from draftproof.drafters.lookup import Guess, LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
 
 _CONFIDENT = 0.5
-"""A look-up is used when it expects this share of the planned depth to be accepted."""
+"""A look-up is used when it expects this share of the planned depth to be accepted, unless the
+plan says what it has to promise."""
 
 
 class HybridDrafter:
@@ -53,16 +55,14 @@ class HybridDrafting(Drafting):
 
     def propose(self, contexts: Sequence[Context], plans: Sequence[Plan]) -> list[Draft]:
         guesses = [
-            self._lookup.guess(context, plan) for context, plan in zip(contexts, plans, strict=True)
+            self._lookup.guess(context, plan.lookup or plan)
+            for context, plan in zip(contexts, plans, strict=True)
         ]
-        sure = [
-            bool(guess.draft.tokens) and guess.score >= _CONFIDENT * plan.depth
-            for guess, plan in zip(guesses, plans, strict=True)
-        ]
+        sure = [_is_sure(guess, plan) for guess, plan in zip(guesses, plans, strict=True)]
         left = [Plan(0) if skip else plan for skip, plan in zip(sure, plans, strict=True)]
         drafts = self._other.propose(contexts, left)
         return [
-            guess.draft if use else draft
+            replace(guess.draft, promised=guess.score) if use else draft
             for guess, use, draft in zip(guesses, sure, drafts, strict=True)
         ]
 
@@ -82,3 +82,11 @@ class HybridDrafting(Drafting):
     def move(self, source: int, target: int) -> None:
         self._lookup.move(source, target)
         self._other.move(source, target)
+
+
+def _is_sure(guess: Guess, plan: Plan) -> bool:
+    """Whether a look-up's draft is used in place of the other drafter's."""
+    size = len(guess.draft.tokens)
+    if plan.lookup is None:
+        return size > 0 and guess.score >= _CONFIDENT * plan.depth
+    return size > 0 and guess.score - plan.lookup.floor * size > plan.lookup.bar

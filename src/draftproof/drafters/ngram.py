@@ -37,7 +37,11 @@ class NgramDrafting(LookupDrafting):
         self._min_match = min_match
 
     def guess(self, context: Context, plan: Plan) -> Guess:
-        """A chain; its score trusts as many tokens as were matched."""
+        """A chain as long as it is worth it.
+
+        What follows m equal tokens is right in (m + 1) / (m + 2) of all cases, by Laplace's rule of
+        succession, and then m + 1 are equal.
+        """
         most = min(plan.depth, plan.nodes)
         if most == 0:
             return NO_GUESS
@@ -45,9 +49,11 @@ class NgramDrafting(LookupDrafting):
         match = index.match(context.tokens)
         if match is None or match.length < self._min_match:
             return NO_GUESS
-        tokens = index.continuation(int(match.places[-1]), most)
-        score = float(min(len(tokens), match.length))
-        return Guess(Draft.chain(tokens, Proposal.POINT), score)
+        known = match.length + 1
+        chances = [known / (known + i) for i in range(1, most + 1)]
+        worth = [chance for chance in chances if chance >= plan.floor]
+        tokens = index.continuation(int(match.places[-1]), len(worth))
+        return Guess(Draft.chain(tokens, Proposal.POINT), sum(worth[: len(tokens)]))
 
     def release(self, row: int) -> None:
         self._texts.release(row)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 
 from draftproof.core import Context, Draft, Plan, Step
 from draftproof.drafters.base import Drafter, Drafting
+from draftproof.drafters.none import NoDrafter
+from draftproof.errors import kind_and_place
 from draftproof.models.cache import KVCache
+
+_log = logging.getLogger("draftproof.drafters")
 
 
 class RoutedDrafting(Drafting):
     """Every drafter is asked about all rows, with an empty plan for those of others."""
 
     def __init__(self, drafters: Mapping[str, Drafter], target_cache: KVCache) -> None:
-        self._draftings = {name: drafter.begin(target_cache) for name, drafter in drafters.items()}
+        self._draftings: dict[str, Drafting] = {
+            name: drafter.begin(target_cache) for name, drafter in drafters.items()
+        }
         self._names: dict[int, str] = {}
         """Sequence -> its drafter."""
 
@@ -50,9 +57,16 @@ class RoutedDrafting(Drafting):
         self._draftings[self._names[context.seq_id]].read(context, length)
 
     def release(self, row: int) -> None:
-        for drafting in self._draftings.values():
-            drafting.release(row)
+        self._tell(lambda drafting: drafting.release(row))
 
     def move(self, source: int, target: int) -> None:
-        for drafting in self._draftings.values():
-            drafting.move(source, target)
+        self._tell(lambda drafting: drafting.move(source, target))
+
+    def _tell(self, tell: Callable[[Drafting], None]) -> None:
+        """All drafters; one that raises has lost track of the rows, and is asked no more."""
+        for name, drafting in self._draftings.items():
+            try:
+                tell(drafting)
+            except Exception as error:
+                _log.error("the drafter %s failed for good: %s", name, kind_and_place(error))
+                self._draftings[name] = NoDrafter()

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from draftproof.config import MAX_NODES, EngineSettings
-from draftproof.control.adaptive import AdaptiveControl, prior_of
+from draftproof.control.acceptance import prior_of
+from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.base import ControllerFactory
 from draftproof.control.costs import CostBook
 from draftproof.control.fixed import FixedPlan
 from draftproof.control.forecast import Costs
+from draftproof.control.hybrid import HybridControl
 from draftproof.core import Step
 from draftproof.decode.sequence import Sequence
-from draftproof.drafters.base import Drafter
+from draftproof.drafters.base import Drafter, is_hybrid
 from draftproof.engine.calibrate import measure_costs, situation
 from draftproof.engine.entry import Entry
 from draftproof.engine.loop import Loop, steps
@@ -53,7 +55,7 @@ class Engine:
             loop.add(Entry(sequence, partial(make, sequence.pairing.verifier.trees), order))
         while loop.busy:
             turn = loop.turn()
-            for _, error in turn.failures:
+            for _, error in (*turn.failures, *turn.faults):
                 raise error
             yield from steps(turn)
 
@@ -65,7 +67,8 @@ class Engine:
             sure = self.settings.min_confidence
             return lambda trees: FixedPlan(depth, width if trees else 1, nodes, sure)
         costs, prior = self.measured_costs(text), prior_of(self.drafter.name)
-        return lambda trees: AdaptiveControl(costs, prior, nodes, trees)
+        make = HybridControl if is_hybrid(self.drafter) else AdaptiveControl
+        return lambda trees: make(costs, prior, nodes, trees)
 
     def measured_costs(self, text: Many[int]) -> Costs:
         """What passes and drafts cost here by batch size, measured where it is not known yet."""

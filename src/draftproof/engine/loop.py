@@ -20,6 +20,7 @@ from draftproof.drafters.none import NoDrafter
 from draftproof.engine.entry import Entry
 from draftproof.engine.prefixes import Prefixes
 from draftproof.engine.queue import Queue
+from draftproof.engine.reader import Reader, Troubles
 from draftproof.engine.rows import Rows
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import SCRATCH, KVCache
@@ -28,10 +29,6 @@ from draftproof.stats.timing import Stopwatch
 
 _AHEAD = 256
 """Tokens that a row of a pool gets beyond its text, so that it does not grow every round."""
-_FEW = 64
-"""Generated tokens that are read again together: a pass of the kind that they were decoded in."""
-_OLDEST_EVERY = 8
-"""Mostly the shortest rest of a prompt is read first; every so often the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +45,12 @@ class Turn:
     """Entries that a fault has ended, in the round or while their prompt was read."""
     read_s: float
     """Seconds of reading prompts."""
-    drafting_error: Exception | None = None
-    """What the drafters raised: the round was plain, and so are those that come for its entries."""
+    faults: tuple[tuple[Entry, Exception], ...]
+    """Entries whose drafter raised: they go on plainly."""
 
 
-_NOTHING = Round([], [], {}, None)
+_Done = tuple[list[Entry], list[Plan], list[str | None], Round]
+_NOTHING: _Done = [], [], [], Round([], [], {}, {}, None)
 
 
 class Loop:
@@ -68,23 +66,19 @@ class Loop:
         budget: int | None = None,
         max_skips: int = 0,
         keep_prefixes: bool = False,
-        isolate: bool = False,
     ) -> None:
         """At most `num_rows` sequences at once; a pool has one row more, and further rows to keep
         prefixes. Prompts are read `chunk` tokens at a time, about `budget` in a turn, or all.
-
-        `isolate`: where drafting fails, decode plainly instead of raising.
         """
-        self._isolate = isolate
         self._target = target
         self._cache = cache
         self._drafting = drafting
-        self._chunk = chunk
-        self._budget = budget
         self._queue = Queue(max_skips)
         self._rows = Rows(cache, drafting, num_rows)
         self._prefixes = Prefixes(cache, num_rows + 1 if keep_prefixes else cache.rows, chunk)
-        self._turns = 0
+        self._reader = Reader(target, cache, drafting, self._rows, self._prefixes, chunk, budget)
+        self._failures: Troubles = []
+        self._faults: Troubles = []
         self.preemptions = 0
 
     @property
@@ -111,57 +105,69 @@ class Loop:
             self._rows.remove(entry)
 
     def turn(self) -> Turn:
-        """Go on by one round; call it while `busy`."""
-        self._turns += 1
-        self._admit()
+        """Go on by one round; call it while `busy`. What goes wrong is told, not raised."""
+        self._failures, self._faults = [], []
         watch = Stopwatch(self._target.device)
-        failures = self._read()
-        watch.lap("read")
-        for entry, _ in failures:
+        done = _NOTHING
+        try:
+            self._admit()
+            self._reader.read(self._failures, self._faults)
+            watch.lap("read")
+            self._make_room()
+            if active := self._rows.active:
+                done = self._decode(active)
+                for entry in active:
+                    if entry.sequence.finish_reason is not None:
+                        self._end(entry)
+        except Exception as error:
+            struck = self._rows.active or self._rows.entries or self._queue.entries
+            self._failures += [(entry, error) for entry in struck]
+        for entry, _ in self._failures:
             self.drop(entry)
-        self._make_room()
-        active = self._rows.active
-        if not active:
-            return Turn((), (), (), _NOTHING, tuple(failures), watch.seconds["read"])
+        entries, plans, reasons, round_ = done
+        return Turn(
+            tuple(entries),
+            tuple(plans),
+            tuple(reasons),
+            round_,
+            tuple(self._failures),
+            watch.seconds["read"],
+            tuple(self._faults),
+        )
+
+    def _decode(self, active: list[Entry]) -> _Done:
+        """One round of those whose prompt is read."""
         rooms = [entry.sequence.max_depth for entry in active]
         plans = self._plan(active, rooms)
-        done, drafting_error = self._round(active, plans)
+        done = self._round(active, plans)
         reasons = [
             self._account(entry, b, plans[b], rooms[b], done) for b, entry in enumerate(active)
         ]
-        failures += [(active[b], error) for b, error in done.failures.items()]
-        for entry in active:
-            if entry.sequence.finish_reason is not None:
-                self._end(entry)
-        for entry, _ in failures:
-            self.drop(entry)
-        return Turn(
-            tuple(active),
-            tuple(plans),
-            tuple(reasons),
-            done,
-            tuple(failures),
-            watch.seconds["read"],
-            drafting_error,
-        )
+        self._failures += [(active[b], error) for b, error in done.failures.items()]
+        for b, error in done.faults.items():
+            self._go_on_plainly(active[b], error)
+        return active, plans, reasons, done
 
-    def _round(self, active: Many[Entry], plans: list[Plan]) -> tuple[Round, Exception | None]:
+    def _round(self, active: Many[Entry], plans: list[Plan]) -> Round:
         sequences = [entry.sequence for entry in active]
         lengths = [len(sequence.tokens) for sequence in sequences]
-        fault = None
         try:
-            return run_round(self._target, self._cache, self._drafting, sequences, plans), fault
+            return run_round(self._target, self._cache, self._drafting, sequences, plans)
         except Exception as error:
-            if not self._isolate or lengths != [len(sequence.tokens) for sequence in sequences]:
+            if lengths != [len(sequence.tokens) for sequence in sequences]:
                 raise  # what was committed cannot be decoded a second time
             fault = error
         # If the target is at fault, this raises as well.
         plans[:] = [Plan(0)] * len(plans)
         done = run_round(self._target, self._cache, NoDrafter(), sequences, plans)
-        for row, entry in enumerate(active):
-            self._drafting.release(row)
-            entry.controller = FixedPlan(0)
-        return done, fault
+        for entry in active:
+            self._go_on_plainly(entry, fault)
+        return done
+
+    def _go_on_plainly(self, entry: Entry, fault: Exception) -> None:
+        """No more drafts for a sequence whose drafter has raised."""
+        entry.controller = FixedPlan(0)
+        self._faults.append((entry, fault))
 
     def _plan(self, active: Many[Entry], rooms: Many[int]) -> list[Plan]:
         controllers = [entry.controller for entry in active if entry.controller is not None]
@@ -193,11 +199,16 @@ class Loop:
             self._rows.add(entry)
             entry.started = entry.started or time.monotonic()
             entry.read = 0
-            self._prefixes.share(entry, self._rows.entries)
+            try:
+                self._prefixes.share(entry, self._rows.entries)
+            except Exception as error:
+                self._failures.append((entry, error))
 
     def _open(self, entry: Entry) -> bool:
         """Reserve cache for an entry, at the cost of what is only kept."""
         row, size = len(self._rows.entries), self._size(entry)
+        if self._cache.pool and self._cache.num_free + self._prefixes.num_tokens < size:
+            return False  # and nothing kept is given up in vain
         while not self._cache.open(row, size):
             if not self._prefixes.evict():
                 return False
@@ -207,55 +218,6 @@ class Loop:
         """What to reserve for an entry: its text, room to go on, and scratch."""
         sequence = entry.sequence
         return min(sequence.max_length, len(sequence.tokens) + _AHEAD) + SCRATCH
-
-    def _read(self) -> list[tuple[Entry, Exception]]:
-        """Read prompts until the budget is used up; entries that could not be read."""
-        read = 0
-        failures: list[tuple[Entry, Exception]] = []
-        while entry := self._next_reader([failed for failed, _ in failures]):
-            end, chunk = self._part(entry)
-            read += max(1, end - entry.read)
-            if self._budget is not None and read > max(self._budget, chunk):
-                break
-            try:
-                self._read_some(entry, end, chunk)
-            except Exception as error:
-                failures.append((entry, error))
-        return failures
-
-    def _next_reader(self, without: Many[Entry]) -> Entry | None:
-        readers = [entry for entry in self._rows.reading if entry not in without]
-        for entry in readers:
-            leader = entry.leader
-            if leader is not None and (
-                leader.read >= entry.leader_reads or leader not in self._rows.entries
-            ):
-                self._prefixes.share(entry, self._rows.entries)
-        readers = [entry for entry in readers if entry.leader is None]
-        if self._budget is None or self._turns % _OLDEST_EVERY == 0:
-            return min(readers, key=lambda entry: entry.order, default=None)
-        return min(readers, key=lambda entry: (entry.to_read, entry.order), default=None)
-
-    def _part(self, entry: Entry) -> tuple[int, int]:
-        """Where the next part of a text ends, and the chunk it is read in; all without a budget."""
-        end, chunk = entry.prompt_reads, self._chunk
-        if entry.read >= end:  # what had been generated before it was preempted
-            end, chunk = len(entry.sequence.tokens) - 1, _FEW
-        return (end if self._budget is None else min(end, entry.read + chunk)), chunk
-
-    def _read_some(self, entry: Entry, end: int, chunk: int) -> None:
-        """Read an entry's text up to `end`; one that is read to its anchor decodes from now on."""
-        watch = Stopwatch(self._target.device)
-        sequence, start = entry.sequence, entry.read
-        self._target.prefill(sequence.tokens[start:end], self._cache, sequence.row, chunk)
-        entry.read = end
-        self._drafting.read(sequence.context, end)
-        if entry.to_read == 0:
-            self._rows.activate(entry)
-            if entry.controller is None:
-                entry.controller = entry.make_controller()
-        watch.lap("prefill")
-        sequence.stats.prefill_s += watch.seconds["prefill"]
 
     def _make_room(self) -> None:
         """See to it that every active row can take the next round; the youngest yield."""

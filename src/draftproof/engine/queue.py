@@ -23,6 +23,11 @@ class Queue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def entries(self) -> list[Entry]:
+        """Those that wait, the first one first."""
+        return list(self._entries)
+
     def put(self, entry: Entry) -> None:
         insort(self._entries, entry, key=lambda one: one.order)
 

@@ -57,7 +57,7 @@ class Models(BaseModel):
 
 
 class Health(BaseModel):
-    status: Literal["ready", "warming up", "draining"]
+    status: Literal["ready", "warming up", "draining", "failed"]
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -182,7 +182,9 @@ def _check_name(name: str, served: Served) -> None:
         )
 
 
-def _status(service: Service) -> Literal["ready", "warming up", "draining"]:
+def _status(service: Service) -> Literal["ready", "warming up", "draining", "failed"]:
+    if service.fault is not None:
+        return "failed"
     if service.snapshot().draining:
         return "draining"
     return "ready" if service.ready else "warming up"

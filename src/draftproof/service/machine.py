@@ -61,7 +61,6 @@ class Machine:
             settings.prefill_tokens,
             settings.max_skips,
             settings.keep_prefixes,
-            isolate=True,
         )
         self._text = self._some_text()
         self._factories: dict[tuple[str, Depth], ControllerFactory] = {}
@@ -100,9 +99,8 @@ class Machine:
         self.loop.add(Entry(sequence, partial(self.controllers(name, None), trees), 0))
         while self.loop.busy:
             turn = self.loop.turn()
-            for fault in [turn.drafting_error, *(error for _, error in turn.failures)]:
-                if fault is not None:
-                    raise fault
+            for _, fault in (*turn.faults, *turn.failures):
+                raise fault
         self.drafting.forget(0)
 
     def _engine(self, name: str, depth: Depth) -> Engine:

@@ -114,7 +114,8 @@ class Listener(Protocol):
     def submitted(self, request_id: int) -> None: ...
 
     def refused(self, reason: str) -> None:
-        """A request was turned away before it was queued: "queue_full", "too_long", "draining"."""
+        """A request was turned away before it was queued: "queue_full", "too_long", "draining",
+        "failed"; told on the thread that asked."""
         ...
 
     def round(self, report: RoundReport) -> None: ...

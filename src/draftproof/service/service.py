@@ -15,15 +15,14 @@ from draftproof.api import Speculator
 from draftproof.config import ServiceSettings, Speculation
 from draftproof.drafters.base import Drafter
 from draftproof.drafters.none import NoDrafter
-from draftproof.engine.entry import Entry
-from draftproof.errors import InvalidSetting, LimitExceeded, Overloaded, kind_and_place
+from draftproof.errors import Overloaded, kind_and_place
 from draftproof.sampling.params import SamplingParams
+from draftproof.service.intake import PLAIN, Intake
 from draftproof.service.machine import Machine
 from draftproof.service.records import Event, Listener, Snapshot
 from draftproof.service.request import Request
 from draftproof.service.worker import Worker
 
-_PLAIN = "none"
 _log = logging.getLogger("draftproof.service")
 _RESTART_S = 30.0
 """When to ask again where a service goes down."""
@@ -60,15 +59,16 @@ class Service:
     ) -> None:
         """`drafters` are those a request may name beside the speculator's own, the default."""
         own = {speculator.drafter.name: speculator.drafter}
-        self._drafters: dict[str, Drafter] = {**own, **(drafters or {}), _PLAIN: NoDrafter()}
-        self._default = speculator.drafter.name
+        self._drafters: dict[str, Drafter] = {**own, **(drafters or {}), PLAIN: NoDrafter()}
         self._settings = settings or ServiceSettings()
         self._speculator = speculator
         self._listener = listener
         self._machine = Machine(speculator, self._drafters, self._settings)
+        self._intake = Intake(
+            speculator, self._machine, self._drafters, self._settings, self._refuse
+        )
         self._worker = Worker(self._machine.loop, self._machine.drafting, listener)
         self._ids = itertools.count(1)
-        self._next_sequence = 1
         self._inbox: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._queued = 0
@@ -78,7 +78,7 @@ class Service:
         self._draining = self._closing = False
         self._warm = threading.Event()
         self.fault: Exception | None = None
-        """Why the service could not start; it will never be ready then."""
+        """What kept the service from starting or from going on; it takes no requests then."""
         self._thread: threading.Thread | None = None
         self._snapshot = self._look()
 
@@ -131,15 +131,13 @@ class Service:
         the service is going down.
         """
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
-        name, entries = self._entries(prompt, params, speculation or Speculation())
+        name, entries = self._intake.entries(prompt, params, speculation or Speculation())
         request = Request(next(self._ids), name, entries, on_event, deadline)
         with self._changed:
             self._check_room()
             self._queued += 1
             self._inbox.append(partial(self._take, request))
             self._changed.notify()
-        if self._listener is not None:
-            self._listener.submitted(request.request_id)
         return Ticket(request.request_id, self._cancel)
 
     def snapshot(self) -> Snapshot:
@@ -159,60 +157,27 @@ class Service:
                 if left is not None and left <= 0:
                     return False
                 self._changed.wait(min(left, _IDLE_S) if left is not None else _IDLE_S)
-        return True
+            return not self._has_work()
 
     def close(self) -> None:
         """End what is still there (`Failed` with `Overloaded`) and stop the thread."""
         with self._changed:
             self._draining = self._closing = True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is None:
+            self._end_all(Overloaded("the service was stopped", _RESTART_S))
+        else:
             self._thread.join()
 
     def _has_work(self) -> bool:
         snapshot = self._snapshot
         return bool(self._inbox or self._queued or snapshot.running or snapshot.waiting)
 
-    def _entries(
-        self, prompt: Sequence[int], params: SamplingParams, wish: Speculation
-    ) -> tuple[str, list[Entry]]:
-        """The request's drafter and its samples, everything about it checked."""
-        name = self._choose(wish)
-        if params.n > self._settings.max_samples:
-            raise LimitExceeded(
-                f"n is {params.n} and at most {self._settings.max_samples} samples are allowed"
-            )
-        longest = len(prompt) + params.max_tokens
-        if longest > self.max_length:
-            self._refuse("too_long")
-            raise LimitExceeded(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {params.max_tokens}, "
-                f"together {longest}; at most {self.max_length} are allowed here"
-            )
-        drafter = self._drafters[name]
-        with self._changed:
-            first = self._next_sequence
-            self._next_sequence += params.n
-        sequences = self._speculator.sequences(drafter, prompt, params, first)
-        make = self._machine.controllers(name, wish.depth)
-        entries = []
-        for sequence in sequences:
-            trees = sequence.pairing.verifier.trees
-            entries.append(Entry(sequence, partial(make, trees), sequence.seq_id))
-        return name, entries
-
-    def _choose(self, wish: Speculation) -> str:
-        if not wish.enabled:
-            return _PLAIN
-        name = wish.drafter or self._default
-        if name not in self._drafters:
-            raise InvalidSetting(
-                f"drafter is {name!r}; this service has {', '.join(self._drafters)}"
-            )
-        return name
-
     def _check_room(self) -> None:
         """Refuse a request that cannot be queued now; called with the lock held."""
+        if self.fault is not None:
+            self._refuse("failed")
+            raise Overloaded("the service has failed and takes no requests", _RESTART_S)
         if self._draining:
             self._refuse("draining")
             raise Overloaded("the service is going down and takes no more requests", _RESTART_S)
@@ -235,29 +200,49 @@ class Service:
 
     def _take(self, request: Request) -> None:
         self._taken += 1
+        if self._listener is not None:
+            self._listener.submitted(request.request_id)
         self._worker.take(request)
 
     def _run(self) -> None:
+        why = Overloaded("the service was stopped", _RESTART_S)
         try:
             self._machine.warm_up()
+            self._warm.set()
+            while not self._closing:
+                self._serve()
         except Exception as error:
-            _log.error("the warm-up failed: %s", kind_and_place(error))
-            self.fault, self._draining, self._closing = error, True, True
-        self._warm.set()
-        while not self._closing:
+            what = "going on" if self._warm.is_set() else "its warm-up"
+            _log.error("the service failed at %s: %s", what, kind_and_place(error))
             with self._changed:
-                if not self._inbox and not self._worker.busy and not self._closing:
-                    self._changed.wait(_IDLE_S)
-            self._obey()
-            self._worker.end_late()
-            if self._worker.busy and not self._closing:
-                self._worker.turn()
-            if not self._worker.busy:
-                self._check_idle()
-            self._publish()
+                self.fault, self._draining, self._closing = error, True, True
+            why = Overloaded("the service has failed", _RESTART_S)
+        self._end_all(why)
+        self._warm.set()
+
+    def _serve(self) -> None:
+        """Wait for something to do, and run one turn."""
+        with self._changed:
+            if not self._inbox and not self._worker.busy and not self._closing:
+                self._changed.wait(_IDLE_S)
         self._obey()
-        for request in list(self._worker.requests.values()):
-            self._worker.fail(request, Overloaded("the service was stopped", _RESTART_S))
+        self._worker.end_late()
+        if self._worker.busy and not self._closing:
+            self._worker.turn()
+        if not self._worker.busy:
+            self._check_idle()
+        self._publish()
+
+    def _end_all(self, why: Overloaded) -> None:
+        """Tell everybody who is left that nothing more will come."""
+        while self._inbox or self._worker.requests:
+            try:
+                self._obey()
+                for request in list(self._worker.requests.values()):
+                    self._worker.fail(request, why)
+            except Exception as error:
+                # Each has been told before anything could fail, so this comes to an end.
+                _log.error("a request was not put away: %s", kind_and_place(error))
         self._publish()
 
     def _check_idle(self) -> None:

@@ -17,6 +17,7 @@ from draftproof.errors import (
     RequestFailed,
     kind_and_place,
 )
+from draftproof.service.intake import PLAIN
 from draftproof.service.records import Listener, RoundReport, Turn
 from draftproof.service.request import Request
 
@@ -74,23 +75,17 @@ class Worker:
 
     def fail(self, request: Request, error: DraftproofError) -> None:
         """End a request before its text is complete."""
-        self._drop(request)
         self._tell(request, partial(request.fail, error))
         self._close_if_over(request)
+        self._drop(request)
 
     def turn(self) -> None:
-        """Run one turn of the loop; a fault of the target ends what was being decoded."""
+        """Run one turn of the loop, and tell everybody what came of it."""
         start = time.perf_counter()
-        try:
-            turn = self._loop.turn()
-        except Exception as error:
-            _log.error("a round failed; the requests in it are ended: %s", kind_and_place(error))
-            for request in self._struck():
-                self._fault(request, error)
-            return
-        if turn.drafting_error is not None:
-            where = kind_and_place(turn.drafting_error)
-            _log.error("drafting failed; its requests go on plainly: %s", where)
+        turn = self._loop.turn()
+        for entry, fault in turn.faults:
+            _log.error("drafting failed; a text goes on plainly: %s", kind_and_place(fault))
+            self._drafting.assign(entry.sequence.seq_id, PLAIN)
         if turn.entries:
             self._report(turn, time.perf_counter() - start - turn.read_s)
         for entry, step in zip(turn.entries, turn.round.steps, strict=True):
@@ -103,11 +98,6 @@ class Worker:
             _log.error("a request failed: %s", kind_and_place(fault))
             if entry.sequence.seq_id in self._owners:
                 self._fault(self._owners[entry.sequence.seq_id][0], fault)
-
-    def _struck(self) -> list[Request]:
-        """Whose requests a fault of a whole turn concerns: all with a row, else all there are."""
-        held = [self._owners[entry.sequence.seq_id][0] for entry in self._loop.entries]
-        return list(dict.fromkeys(held)) or list(self.requests.values())
 
     def _fault(self, request: Request, error: Exception) -> None:
         """End a request for a fault, which is told in words if it is an error of ours."""

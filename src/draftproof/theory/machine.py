@@ -113,14 +113,14 @@ class RoundCost:
     """Columns a row that the target pass computes, in the mean: 1 + the nodes of a draft, padding
     included where the model computes that."""
     levels: int
-    """Levels of the deepest draft."""
+    """Levels of the deepest draft; those that a hybrid has looked up do not count."""
     draft_s: float
     verify_s: float
     rest_s: float
     tokens: float
     """What a sequence got, in the mean."""
     drafting: int
-    """Sequences that had a draft."""
+    """Sequences that had a draft, counted likewise."""
 
 
 def _numbered(points: Mapping[Any, Any]) -> dict[int, float]:
