@@ -10,7 +10,7 @@ from draftproof.control.joint import plan_together
 from draftproof.core import Plan
 from draftproof.theory.acceptance import Acceptance
 from draftproof.theory.decoding import simulate_decoding
-from draftproof.theory.machine import CostCurves
+from draftproof.theory.machine import CostCurves, RoundCost
 from tests.control.machines import STEP
 
 HOT, COLD = Acceptance((0.95,)), Acceptance((0.05,))
@@ -97,6 +97,42 @@ def test_a_wish_for_a_fixed_depth_is_kept_beside_adaptive_rows():
     plans = plan_together(controllers, [64, 3], [10, 10], padded=False)
     assert plans[0] == Plan(5)
     assert 0 < plans[1].depth <= 3
+
+
+def test_rows_beside_plain_ones_draft_as_in_a_batch_of_that_size():
+    """Somebody who wants no drafts does not make the others plan as if each were alone."""
+    book = {rows: curves(rows, per_row=0.05) for rows in range(1, 17)}
+    many = [AdaptiveControl(book.__getitem__, 0.85) for _ in range(8)]
+    alone = plan_together(many, [64] * 8, [10] * 8, padded=False)
+    mixed = [AdaptiveControl(book.__getitem__, 0.85) for _ in range(8)]
+    plans = plan_together([*mixed, *[FixedPlan(0)] * 8], [64] * 16, [10] * 16, padded=False)
+    assert plans[8:] == [Plan(0)] * 8
+    assert sum(plan.depth for plan in plans) < sum(plan.depth for plan in alone)
+
+
+def test_each_row_is_priced_by_its_own_drafter():
+    free = {rows: curves(rows, draft=0.001, free=99) for rows in (1, 2, 3, 4)}
+    dear = {rows: curves(rows, draft=0.9, free=99) for rows in (1, 2, 3, 4)}
+    for first, second in ((free, dear), (dear, free)):
+        many = [AdaptiveControl(book.__getitem__, 0.9) for book in (first, first, second, second)]
+        depths = [plan.depth for plan in plan_together(many, [64] * 4, [10] * 4, padded=False)]
+        cheap, costly = (depths[:2], depths[2:]) if first is free else (depths[2:], depths[:2])
+        assert min(cheap) >= 2
+        assert max(costly) == 0
+
+
+def test_a_round_of_many_drafters_teaches_none_of_them_what_it_costs():
+    free = {rows: curves(rows, draft=0.001, free=99) for rows in (1, 2)}
+    dear = {rows: curves(rows, draft=0.5, free=99) for rows in (1, 2)}
+    cheap, costly = (AdaptiveControl(book.__getitem__, 0.9) for book in (free, dear))
+    before = cheap.forecast
+    for _ in range(20):
+        plan_together([cheap, costly], [64, 64], [10, 10], padded=False)
+        took = RoundCost(3.0, 2, dear[2].draft_seconds(2), STEP, 0.0, 2.0, 2)
+        cheap.forecast.observe(took, 1)
+        costly.forecast.observe(took, 1)
+    assert before.draft_seconds(2, 1) == pytest.approx(free[2].draft_seconds(2))
+    assert costly.forecast.draft_seconds(2, 1) == pytest.approx(dear[2].draft_seconds(2))
 
 
 def test_no_room_is_no_draft():

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from draftproof.config import Speculation
+from draftproof.core import Draft, Proposal
 from draftproof.decode import round as decode_round
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.ngram import NgramDrafter
-from draftproof.errors import Overloaded, RequestFailed
+from draftproof.errors import InvalidSetting, LimitExceeded, Overloaded, RequestFailed
 from draftproof.sampling.params import SamplingParams
 from draftproof.service.records import Failed
 from draftproof.service.service import Service
@@ -273,3 +274,35 @@ def test_a_listener_hears_of_a_request_on_one_thread_and_in_order():
     service.close()
     assert {thread for thread, _, _ in notes.heard} == {"draftproof"}
     assert [what for _, what, _ in notes.heard] == ["submitted", "ended"] * 20
+
+
+class Babbling(Drafting):
+    """Proposes what it is told to, whatever the plan says."""
+
+    name, proposals, tokens = "babbling", NgramDrafter.proposals, ()
+
+    def begin(self, _cache):
+        return self
+
+    def propose(self, contexts, _plans):
+        return [Draft.chain(self.tokens, Proposal.POINT) for _ in contexts]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "message"),
+    [
+        ((5, 10**6), InvalidSetting, "the drafter proposed id 1000000"),
+        ((-1,), InvalidSetting, "the drafter proposed id -1"),
+        ((1,) * 65, LimitExceeded, "the drafter proposed 65 tokens at once"),
+    ],
+)
+def test_drafts_that_cannot_be_verified_are_refused_and_a_service_goes_on(tokens, error, message):
+    babbling = Babbling()
+    made = speculator(shared_target("llama"), "ngram")
+    with serving("llama", drafters={"babbling": babbling}) as (service, _, _):
+        babbling.tokens, ear = tokens, Ear()
+        wish = Speculation(drafter="babbling")
+        service.submit(prompt(5), SamplingParams(max_tokens=20), ear, speculation=wish)
+        assert ear.wait().tokens() == made.plain(prompt(5), SamplingParams(max_tokens=20)).token_ids
+    with pytest.raises(error, match=message):
+        made.with_drafter(babbling).generate(prompt(5), SamplingParams(max_tokens=20))

@@ -10,7 +10,7 @@ An account (`account.py`) bounds the price of trying, whatever the drafter does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -18,15 +18,14 @@ from draftproof.config import MAX_NODES
 from draftproof.control.acceptance import AcceptanceEstimate
 from draftproof.control.account import LONGEST, Account
 from draftproof.control.forecast import Costs, Forecast
+from draftproof.control.shapes import shapes
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
 from draftproof.theory.trees import Node, best_nodes
 
 MAX_AUTO_DEPTH = 32
-_MAX_TREE_LEVELS = 8
 LOOKUP_SIZES = (1, 2, 4, 8, 16, 32)
 """Nodes of a looked-up draft that are priced."""
-_TREE_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _LEAST_GAIN = 1.0
 """Below this speed-up rounds are plain."""
 _GAIN_TO_RETURN = 1.06
@@ -41,7 +40,6 @@ _PROBING_LOSS = 0.003
 _LONGEST_WAIT = 256
 _KEPT_BY_PROBE = 0.85
 """What a probe leaves of the weight of what was seen before it."""
-_STOP_GAIN = 1.03
 _FREE = 0.02
 """A drafter that takes less than this share of the pass that verifies it is a look-up."""
 _LEAST_SURVIVAL = 0.01
@@ -71,7 +69,8 @@ class AdaptiveControl:
 
         Trees are planned where `trees` allows it and the costs know widths above 1.
         """
-        self._forecast = Forecast(costs)
+        self.forecast = Forecast(costs)
+        """What rounds will take."""
         self._acceptance = AcceptanceEstimate(prior)
         self._nodes = nodes
         self.account = Account(prior)
@@ -90,10 +89,11 @@ class AdaptiveControl:
         """A drafter that proposes less has taken its time all the same, unless it was to stop."""
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
-        curves = self._forecast.turn_to(context_length, batch_size)
+        curves = self.forecast.turn_to(context_length, batch_size)
+        self.forecast.mixed = False
         self._last = Plan(0)
         due = self._drafting or self._probed or self._since_probe >= self._wait
-        plain = self._forecast.seconds(0, 1, 1)
+        plain = self.forecast.seconds(0, 1, 1)
         self.rate = 1 / plain
         if max_depth == 0 or not due:
             return Plan(0)
@@ -110,9 +110,15 @@ class AdaptiveControl:
         self.rate = best.rate
         return self._as_plan(best)
 
-    def offer(self, max_depth: int, context_length: int, batch_size: int) -> list[Node]:
-        """The chain that could be drafted in a batch; `joint` chooses for all its sequences."""
-        self._forecast.turn_to(context_length, batch_size)
+    def offer(
+        self, max_depth: int, context_length: int, batch_size: int, mixed: bool
+    ) -> list[Node]:
+        """The chain that could be drafted in a batch; `joint` chooses for all its sequences.
+
+        `mixed`: they do not all have the same drafter.
+        """
+        self.forecast.turn_to(context_length, batch_size)
+        self.forecast.mixed = mixed
         self._last = Plan(0)
         rates = [self._acceptance.at(position) for position in range(max_depth)]
         return list(best_nodes(rates, (), 1, self._nodes))
@@ -145,15 +151,10 @@ class AdaptiveControl:
         """
         return plan
 
-    def batch_seconds(self, levels: int, columns: float, drafting: int) -> float:
-        """A round of the batch in which `drafting` sequences draft and rows have `columns` columns
-        in the mean."""
-        return self._forecast.seconds(levels, 1, columns, drafting)
-
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         self._stay += 1
         self._since_probe += 1
-        self._forecast.observe(cost, self._last.width)
+        self.forecast.observe(cost, self._last.width)
         loss = self._loss(self._levels(draft, step), cost)
         self.account.settle(len(step.tokens), loss)
         if step.drafted > 0:
@@ -168,11 +169,11 @@ class AdaptiveControl:
         """What a round took beyond the rounds of plain decoding that its tokens replace; by the
         forecast, for the clock of a single round is no evidence."""
         levels, width = max(levels, cost.levels), self._last.width
-        passes = self._forecast.seconds(0, width, cost.columns)
-        seconds = self._forecast.seconds(levels, width, cost.columns)
+        passes = self.forecast.seconds(0, width, cost.columns)
+        seconds = self.forecast.seconds(levels, width, cost.columns)
         # Other work only ever adds: what took less than expected was a look-up's draft.
         seconds = min(seconds, passes + cost.draft_s)
-        return seconds / self._forecast.seconds(0, 1, 1) - cost.tokens
+        return seconds / self.forecast.seconds(0, 1, 1) - cost.tokens
 
     def _learn(self, draft: Draft, step: Step, loss: float) -> None:
         """See what was accepted of a draft."""
@@ -186,15 +187,15 @@ class AdaptiveControl:
     def _choices(self, depth: int, widths: Sequence[int]) -> list[_Choice]:
         """Shapes worth a look: the best tree of every size, for every width."""
         rates = [self._acceptance.at(position) for position in range(depth)]
-        longest = LONGEST * self._forecast.seconds(0, 1, 1)
+        longest = LONGEST * self.forecast.seconds(0, 1, 1)
         choices = []
         for width in widths:
             grown = best_nodes(rates, self._acceptance.ranks, width, self._nodes)
             nodes = list(takewhile(lambda node: node.chance >= _LEAST_SURVIVAL, grown))
             # An unlikely first token is worth a look all the same: it may cost next to nothing.
             nodes = nodes or list(best_nodes(rates[:1], (), 1, 1))
-            for levels, size, tokens in _shapes(nodes, width):
-                seconds = self._forecast.seconds(levels, width, 1 + size)
+            for levels, size, tokens in shapes(nodes, width):
+                seconds = self.forecast.seconds(levels, width, 1 + size)
                 if seconds <= longest or levels == 1:
                     choices.append(_Choice(levels, width, size, seconds, tokens / seconds))
         return choices
@@ -217,9 +218,7 @@ class AdaptiveControl:
                 if rate < best:
                     break
                 best = rate
-                choices.append(
-                    replace(chain, rate=rate / _STOP_GAIN, min_confidence=stop.min_confidence)
-                )
+                choices.append(replace(chain, rate=rate, min_confidence=stop.min_confidence))
                 chance *= stop.kept
                 reached *= stop.goes_on
         return choices
@@ -270,31 +269,9 @@ class AdaptiveControl:
         nothing: a look-up's chances are counted hits, while the probability that a model gives its
         own tokens is no chance of their acceptance.
         """
-        passes = self._forecast.seconds(0, 1, 1 + choice.nodes)
-        drafting = self._forecast.seconds(choice.levels, choice.width, 1 + choice.nodes) - passes
+        passes = self.forecast.seconds(0, 1, 1 + choice.nodes)
+        drafting = self.forecast.seconds(choice.levels, choice.width, 1 + choice.nodes) - passes
         if drafting > _FREE * passes:
             return 0.0
-        more = self._forecast.seconds(0, 1, 1 + 2 * choice.nodes) - passes
+        more = self.forecast.seconds(0, 1, 1 + 2 * choice.nodes) - passes
         return min(1.0, choice.rate * max(0.0, more) / choice.nodes)
-
-
-def _shapes(nodes: Sequence[Node], width: int) -> Iterator[tuple[int, int, float]]:
-    """Yield levels, size and expected tokens of drafts made of the first of `nodes`.
-
-    For a chain each length; for a tree each number of levels, in a few sizes.
-    """
-    if width == 1:
-        yield from ((i, i, tokens) for i, tokens in enumerate(_expected(nodes), start=1))
-        return
-    for levels in range(1, min(_MAX_TREE_LEVELS, max(node.level for node in nodes)) + 1):
-        expected = list(_expected([node for node in nodes if node.level <= levels]))
-        for size in {*(size for size in _TREE_SIZES if size < len(expected)), len(expected)}:
-            yield levels, size, expected[size - 1]
-
-
-def _expected(nodes: Sequence[Node]) -> Iterator[float]:
-    """Expected tokens of a round that drafts the first 1, 2, ... of `nodes`."""
-    tokens = 1.0
-    for node in nodes:
-        tokens += node.chance
-        yield tokens

@@ -28,7 +28,9 @@ class Forecast:
     """
 
     def __init__(self, costs: Costs) -> None:
-        self._costs = costs
+        self.costs = costs
+        self.mixed = False
+        """Others draft by other means, and a round does not tell what these drafts cost."""
         # Logs of the factors: of all passes, of wide ones beyond that, of drafting.
         self._log_level = self._log_wide = self._log_draft = 0.0
         self._plain_factor = self._wide_factor = self._draft_factor = 1.0
@@ -41,24 +43,26 @@ class Forecast:
         """Forecast for so many sequences of this length; returns the curves it starts from."""
         self._context_length = context_length
         if self._curves is None or batch_size != self._batch_size:
-            self._curves = self._costs(batch_size)
+            self._curves = self.costs(batch_size)
             self._batch_size = batch_size
         return self._curves
 
-    def seconds(
-        self, levels: int, width: int, columns: float, drafting: int | None = None
-    ) -> float:
-        """A round whose largest draft has `levels` levels, with rows of `columns` columns.
+    def seconds(self, levels: int, width: int, columns: float) -> float:
+        """A round in which all draft `levels` levels, with rows of `columns` columns."""
+        return self.pass_seconds(columns) + self.draft_seconds(levels, width)
 
-        `drafting` is the number of sequences that draft; None for all.
-        """
-        curves = self._turned
-        verify = curves.verify_seconds(columns, self._context_length)
+    def pass_seconds(self, columns: float) -> float:
+        """A round without what its drafts take."""
+        verify = self._turned.verify_seconds(columns, self._context_length)
         seconds = verify * (self._wide_factor if columns > 1 else self._plain_factor)
-        if levels:
-            drafts = curves if drafting is None else self._costs(drafting)
-            seconds += self._draft_factor * drafts.draft_seconds(levels, width)
-        return seconds + (curves.rest if self._rest is None else self._rest)
+        return seconds + (self._turned.rest if self._rest is None else self._rest)
+
+    def draft_seconds(self, levels: int, width: int, drafting: int | None = None) -> float:
+        """Drafts of `levels` levels for `drafting` sequences; None for all."""
+        if not levels:
+            return 0.0
+        curves = self._turned if drafting is None else self.costs(drafting)
+        return self._draft_factor * curves.draft_seconds(levels, width)
 
     def observe(self, cost: RoundCost, width: int) -> None:
         """Move towards what a round took whose plans were at most `width` wide."""
@@ -68,8 +72,8 @@ class Forecast:
         surprise = _surprise(cost.verify_s, verify, self._log_level + wide * self._log_wide)
         self._log_level += _LEVEL_WEIGHT * surprise
         self._log_wide += wide * _WIDE_WEIGHT * surprise
-        if cost.levels:
-            draft = self._costs(cost.drafting).draft_seconds(cost.levels, width)
+        if cost.levels and not self.mixed:
+            draft = self.costs(cost.drafting).draft_seconds(cost.levels, width)
             self._log_draft += _DRAFT_WEIGHT * _surprise(cost.draft_s, draft, self._log_draft)
         rest = cost.rest_s if self._rest is None else self._rest
         self._rest = rest + _REST_WEIGHT * (cost.rest_s - rest)

@@ -41,7 +41,7 @@ class HybridControl(AdaptiveControl):
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
         plan = super().plan(max_depth, context_length, batch_size)
-        costs = [self._forecast.seconds(0, 1, 1 + nodes) for nodes in (0, *LOOKUP_SIZES)]
+        costs = [self.forecast.seconds(0, 1, 1 + nodes) for nodes in (0, *LOOKUP_SIZES)]
         return self.beside(plan, max_depth, self.rate * costs[0] - 1, self.rate, costs)
 
     def beside(
@@ -49,7 +49,7 @@ class HybridControl(AdaptiveControl):
     ) -> Plan:
         plain = costs[0]
         column = max(0.0, costs[-1] - plain) / LOOKUP_SIZES[-1]
-        longest = plain + (self.account.usual - 1) * self._forecast.seconds(0, 1, 1)
+        longest = plain + (self.account.usual - 1) * self.forecast.seconds(0, 1, 1)
         affordable = [n for n, cost in zip(LOOKUP_SIZES, costs[1:], strict=True) if cost <= longest]
         nodes = min(max(affordable, default=0), self._nodes)
         trust = (self._kept + _PRIOR) / (self._promised + _PRIOR)

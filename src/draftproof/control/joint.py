@@ -9,13 +9,13 @@ AdaServe (arXiv 2501.12162) picks nodes by their chance.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from draftproof.control.adaptive import LOOKUP_SIZES, AdaptiveControl
 from draftproof.control.base import Controller
 from draftproof.core import Plan
-from draftproof.theory.trees import Node
 
 _MOST_LEVELS = 8
 _LEAST_GAIN = 1.05
@@ -28,21 +28,23 @@ _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Nodes of all sequences together that are tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What sequences with a fixed plan will draft."""
+@dataclass(slots=True)
+class _Shape:
+    """What all drafts of a round come to, while nodes are added."""
 
     nodes: int
     widest: int
     """Nodes of the largest draft."""
-    levels: int
-    drafting: int
+    levels: list[int]
+    """Deepest draft of each drafter; a draft is a chain."""
+    drafting: list[int]
+    """Sequences that each drafter drafts for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    nodes: Sequence[tuple[int, Node]]
-    """(controller, node), the likeliest first."""
+    counts: Mapping[int, int]
+    """Controller -> nodes that it gets."""
     rate: float
     """Expected tokens a second, of all sequences."""
 
@@ -69,21 +71,12 @@ def plan_together(
             [one for one in controllers if isinstance(one, AdaptiveControl)],
             [rooms[b] for b in planned],
             sum(context_lengths) // batch,
-            _given([plan for plan in plans if plan is not None]),
+            [plan for plan in plans if plan is not None],
             padded,
         )
         for b, plan in zip(planned, pool.plans(), strict=True):
             plans[b] = plan
     return [plan for plan in plans if plan is not None]
-
-
-def _given(plans: Sequence[Plan]) -> tuple[_Given, int]:
-    """Sums over fixed plans, and how many there are."""
-    sizes = [min(plan.depth, plan.nodes) if plan.width == 1 else plan.nodes for plan in plans]
-    sizes = [size if plan.depth else 0 for size, plan in zip(sizes, plans, strict=True)]
-    levels = max((plan.depth for plan in plans), default=0)
-    drafting = sum(size > 0 for size in sizes)
-    return _Given(sum(sizes), max(sizes, default=0), levels, drafting), len(plans)
 
 
 class _Pool:
@@ -94,23 +87,28 @@ class _Pool:
         controls: Sequence[AdaptiveControl],
         rooms: Sequence[int],
         context_length: int,
-        given: tuple[_Given, int],
+        fixed: Sequence[Plan],
         padded: bool,
     ) -> None:
+        """`fixed` are the plans of sequences beside these."""
         self._controls = controls
         self._rooms = rooms
-        self._given, others = given
-        self._batch = len(controls) + others
+        self._fixed = [(_size(plan), plan.depth) for plan in fixed if plan.depth]
+        self._batch = len(controls) + len(fixed)
         self._padded = padded
+        # Controllers that plan with the same costs have the same drafter.
+        costs = [control.forecast.costs for control in controls]
+        self._group = [costs.index(one) for one in costs]
+        mixed = len(set(self._group)) > 1
         self._offers = [
-            control.offer(min(room, _MOST_LEVELS), context_length, self._batch)
+            control.offer(min(room, _MOST_LEVELS), context_length, self._batch, mixed)
             for control, room in zip(controls, rooms, strict=True)
         ]
-        self._plain = self._seconds(0, 0, 0, 0)
+        self._plain = self._seconds(self._empty())
 
     def plans(self) -> list[Plan]:
         best = self._best()
-        if not best.nodes:
+        if not best.counts:
             probe = self._should_probe()
             plans = [
                 control.take(1, 1, True) if probe and room else control.take(0, 0)
@@ -122,40 +120,36 @@ class _Pool:
 
     def _shares(self, best: _Choice) -> list[Plan]:
         """What each sequence gets of the best choice."""
-        counts, levels = [0] * len(self._controls), [0] * len(self._controls)
-        for b, node in best.nodes:
-            counts[b] += 1
-            levels[b] = max(levels[b], node.level)
+        counts = [best.counts.get(b, 0) for b in range(len(self._controls))]
         if self._padded:
             # The columns are paid for.
-            deepest, widest = max(levels), max(counts)
-            for b, nodes in enumerate(self._offers):
-                counts[b] = min(widest, sum(node.level <= deepest for node in nodes))
-                levels[b] = min(deepest, counts[b])
+            widest = max(counts)
+            counts = [min(widest, len(nodes)) for nodes in self._offers]
         return [
             control.take(1, 1, True)
             if not counts[b] and self._offers[b] and control.due
-            else control.take(levels[b], counts[b])
+            else control.take(counts[b], counts[b])
             for b, control in enumerate(self._controls)
         ]
 
     def _with_lookups(self, plans: Sequence[Plan], best: _Choice) -> list[Plan]:
         """The plans with what a looked-up draft has to promise to be used instead."""
-        drafting = sum(plan.depth > 0 for plan in plans)
-        levels = max(plan.depth for plan in plans)
-        sizes = [min(plan.nodes, plan.depth) for plan in plans]
-        size, widest = sum(sizes), max(sizes)
-        costs = [
-            self._seconds(levels, size + more, max(widest, more), drafting)
-            for more in (0, *LOOKUP_SIZES)
-        ]
+        shape = self._empty()
+        for b, plan in enumerate(plans):
+            for count in range(1, plan.depth + 1):
+                self._add(shape, b, count)
+        costs = [self._seconds(shape, more) for more in (0, *LOOKUP_SIZES)]
         column = best.rate * (costs[-1] - costs[0]) / LOOKUP_SIZES[-1]
         return [
             control.beside(
-                plan, room, sum(node.chance - column for node in nodes[:n]), best.rate, costs
+                plan,
+                room,
+                sum(node.chance - column for node in nodes[: plan.depth]),
+                best.rate,
+                costs,
             )
-            for control, plan, room, nodes, n in zip(
-                self._controls, plans, self._rooms, self._offers, sizes, strict=True
+            for control, plan, room, nodes in zip(
+                self._controls, plans, self._rooms, self._offers, strict=True
             )
         ]
 
@@ -168,51 +162,85 @@ class _Pool:
         count = len(self._controls)
         if 2 * sum(control.due for control in self._controls) < count:
             return False
-        right = max(
-            (self._batch + count * depth)
-            / (self._batch * self._seconds(depth, count * depth, depth, count))
-            for depth in range(1, _MOST_LEVELS + 1)
-        )
+        shape, right = self._empty(), 0.0
         affordable = 1 + sum(control.account.balance for control in self._controls) / count
-        probe = self._seconds(1, count, 1, count)
-        return right * self._plain >= _LEAST_GAIN and probe <= affordable * self._plain
+        for depth in range(1, _MOST_LEVELS + 1):
+            for b in range(count):
+                self._add(shape, b, depth)
+            seconds = self._seconds(shape)
+            if depth == 1 and seconds > affordable * self._plain:
+                return False
+            right = max(right, (self._batch + count * depth) / (self._batch * seconds))
+        return right * self._plain >= _LEAST_GAIN
 
     def _best(self) -> _Choice:
         """What brings the most tokens a second of what the accounts allow; nothing drafted is
-        one."""
-        pool = sorted(
-            ((b, node) for b, nodes in enumerate(self._offers) for node in nodes),
-            key=lambda one: -one[1].chance,
+        one. Where drafters differ, so may the best choice without the dearer ones."""
+        best = _Choice({}, _LEAST_GAIN * self._batch / self._plain)
+        by_price = sorted(
+            set(self._group), key=lambda b: self._controls[b].forecast.draft_seconds(1, 1)
         )
-        best = _Choice((), _LEAST_GAIN * self._batch / self._plain)
-        usual = sum(control.account.usual for control in self._controls) / len(self._controls)
-        for depth in range(1, max((node.level for _, node in pool), default=0) + 1):
-            nodes = [one for one in pool if one[1].level <= depth]
-            for size, drafting, widest, tokens in _sizes(nodes):
-                seconds = self._seconds(depth, size, widest, drafting)
-                rate = (self._batch + tokens) / seconds
-                limit = usual if drafting == self._batch else min(usual, _PATIENCE)
-                if rate > best.rate and seconds <= limit * self._plain:
-                    best = _Choice(nodes[:size], rate)
+        for count in range(1, len(by_price) + 1):
+            drafting = by_price[:count]
+            pool = sorted(
+                (
+                    (node.chance, b, node.level)
+                    for b, nodes in enumerate(self._offers)
+                    for node in nodes
+                    if self._group[b] in drafting
+                ),
+                key=lambda one: -one[0],
+            )
+            for depth in range(1, max((level for _, _, level in pool), default=0) + 1):
+                best = self._better([one for one in pool if one[2] <= depth], best)
         return best
 
-    def _seconds(self, levels: int, size: int, widest: int, drafting: int) -> float:
-        """A round with `size` nodes beside those that are given, `widest` in one draft."""
-        columns = 1.0 + (self._given.nodes + size) / self._batch
+    def _better(self, nodes: Sequence[tuple[float, int, int]], best: _Choice) -> _Choice:
+        """`best`, or so many of the first of `nodes` as are better."""
+        usual = sum(control.account.usual for control in self._controls) / len(self._controls)
+        shape, tokens, counts = self._empty(), float(self._batch), Counter[int]()
+        for size, (chance, b, _) in enumerate(nodes, start=1):
+            counts[b] += 1
+            self._add(shape, b, counts[b])
+            tokens += chance
+            if size not in _SIZES and size < len(nodes):
+                continue
+            seconds = self._seconds(shape)
+            limit = usual if len(counts) == self._batch else min(usual, _PATIENCE)
+            if tokens / seconds > best.rate and seconds <= limit * self._plain:
+                best = _Choice(dict(counts), tokens / seconds)
+        return best
+
+    def _empty(self) -> _Shape:
+        """The drafts of those with a fixed plan alone, which count as the first one's drafter's."""
+        sizes = [size for size, _ in self._fixed]
+        levels, drafting = [0] * len(self._controls), [0] * len(self._controls)
+        levels[0] = max((depth for _, depth in self._fixed), default=0)
+        drafting[0] = len(sizes)
+        return _Shape(sum(sizes), max(sizes, default=0), levels, drafting)
+
+    def _add(self, shape: _Shape, b: int, count: int) -> None:
+        """Give sequence b its `count`-th node."""
+        group = self._group[b]
+        shape.nodes += 1
+        shape.widest = max(shape.widest, count)
+        shape.levels[group] = max(shape.levels[group], count)
+        shape.drafting[group] += count == 1
+
+    def _seconds(self, shape: _Shape, looked_up: int = 0) -> float:
+        """A round with these drafts and one of `looked_up` nodes more."""
+        columns = 1.0 + (shape.nodes + looked_up) / self._batch
         if self._padded:
-            columns = 1.0 + max(self._given.widest, widest)
-        return self._controls[0].batch_seconds(
-            max(self._given.levels, levels), columns, self._given.drafting + drafting
-        )
+            columns = 1.0 + max(shape.widest, looked_up)
+        seconds = self._controls[0].forecast.pass_seconds(columns)
+        for control, levels, drafting in zip(
+            self._controls, shape.levels, shape.drafting, strict=True
+        ):
+            if levels:
+                seconds += control.forecast.draft_seconds(levels, 1, drafting)
+        return seconds
 
 
-def _sizes(nodes: Sequence[tuple[int, Node]]) -> Iterator[tuple[int, int, int, float]]:
-    """Yield size, sequences that draft, nodes of the largest draft, tokens expected beyond one
-    for each sequence."""
-    counts: dict[int, int] = {}
-    tokens = 0.0
-    for size, (b, node) in enumerate(nodes, start=1):
-        counts[b] = counts.get(b, 0) + 1
-        tokens += node.chance
-        if size in _SIZES or size == len(nodes):
-            yield size, len(counts), max(counts.values()), tokens
+def _size(plan: Plan) -> int:
+    """Nodes that a fixed plan may draft."""
+    return min(plan.depth, plan.nodes) if plan.width == 1 else plan.nodes

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
+import torch
+
 from draftproof.config import MAX_NODES
 from draftproof.core import Draft, Plan, Step
 from draftproof.decode.sequence import Sequence, kept_columns
 from draftproof.drafters.base import Drafting
-from draftproof.errors import LimitExceeded
+from draftproof.errors import InvalidSetting, LimitExceeded
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
@@ -49,7 +51,7 @@ def run_round(
 
     # 1. Draft: each sequence's drafter proposes what its plan allows.
     drafts = drafting.propose([sequence.context for sequence in sequences], plans)
-    _check_size(drafts)
+    _check(drafts, target.vocab_size)
     watch.lap("draft")
 
     # 2. Verify: one target pass scores every anchor and every drafted token.
@@ -73,6 +75,22 @@ def run_round(
     watch.lap("rest")
 
     # 6. Let the drafter learn from what the target said.
+    faults = _teach(drafting, sequences, drafts, steps, logits)
+    watch.lap("draft")
+    for sequence, made in zip(sequences, steps, strict=True):
+        if made is not None:
+            sequence.stats.add_step(made, watch.seconds)
+    return Round(drafts, steps, failures, faults, _cost(drafts, steps, target.pads, watch.seconds))
+
+
+def _teach(
+    drafting: Drafting,
+    sequences: Many[Sequence],
+    drafts: Many[Draft],
+    steps: Many[Step | None],
+    logits: torch.Tensor,
+) -> dict[int, Exception]:
+    """Tell the drafter what became of its drafts; what it raised, by sequence."""
     faults: dict[int, Exception] = {}
     for b, (sequence, draft, made) in enumerate(zip(sequences, drafts, steps, strict=True)):
         if made is None:
@@ -81,11 +99,7 @@ def run_round(
             drafting.observe(sequence.context, draft, made, logits[b, : 1 + len(draft.tokens)])
         except Exception as error:  # the step stands all the same
             faults[b] = error
-    watch.lap("draft")
-    for sequence, made in zip(sequences, steps, strict=True):
-        if made is not None:
-            sequence.stats.add_step(made, watch.seconds)
-    return Round(drafts, steps, failures, faults, _cost(drafts, steps, target.pads, watch.seconds))
+    return faults
 
 
 def _cost(
@@ -105,11 +119,17 @@ def _cost(
     )
 
 
-def _check_size(drafts: Many[Draft]) -> None:
-    """Refuse a draft that the scratch behind a row was not made for."""
-    largest = max(len(draft.tokens) for draft in drafts)
-    if largest > MAX_NODES:
-        raise LimitExceeded(
-            f"the drafter proposed {largest} tokens at once and at most {MAX_NODES} can be "
-            "verified; let it keep to its plan"
-        )
+def _check(drafts: Many[Draft], vocab_size: int) -> None:
+    """Refuse a draft that the scratch behind a row was not made for, and ids that mean nothing."""
+    for draft in drafts:
+        if len(draft.tokens) > MAX_NODES:
+            raise LimitExceeded(
+                f"the drafter proposed {len(draft.tokens)} tokens at once and at most {MAX_NODES} "
+                "can be verified; let it keep to its plan"
+            )
+        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < vocab_size:
+            wrong = next(token for token in draft.tokens if not 0 <= token < vocab_size)
+            raise InvalidSetting(
+                f"the drafter proposed id {wrong} and the target knows 0 to {vocab_size - 1}; "
+                "let it propose the target's own ids"
+            )
