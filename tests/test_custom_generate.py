@@ -16,6 +16,7 @@ from transformers import (
 
 import draftproof as dp
 from draftproof.checks.statistics import goodness_of_fit
+from draftproof.drafters.shared import SharedCacheDrafting
 from draftproof.errors import InvalidSetting
 from tests.tiny import VOCAB, one_thread, shared_model, tiny_model  # noqa: F401
 
@@ -61,6 +62,24 @@ def test_greedy_ids_are_those_of_generate(name: str, drafter: str) -> None:
     for row, mask, out in zip(padded["inputs"], padded["attention_mask"], batch, strict=True):
         alone = model.generate(row[mask == 1][None], max_new_tokens=24, do_sample=False)[0]
         assert torch.equal(out[-len(alone) :], alone)
+
+
+def test_settings_reach_the_decoder(monkeypatch) -> None:
+    seen = []
+    propose = SharedCacheDrafting.propose
+
+    def noting(self, contexts, plans):
+        seen.extend(plans)
+        return propose(self, contexts, plans)
+
+    monkeypatch.setattr(SharedCacheDrafting, "propose", noting)
+    settings = dp.EngineSettings(depth=2, width=3, nodes=7)
+    model = shared_model("llama")
+    speculate = dp.custom_generate(drafter="early-exit:1", settings=settings)
+    found = model.generate(ids(), max_new_tokens=12, do_sample=False, custom_generate=speculate)
+    assert torch.equal(found, model.generate(ids(), max_new_tokens=12, do_sample=False))
+    assert {(plan.width, plan.nodes) for plan in seen} == {(3, 7)}
+    assert max(plan.depth for plan in seen) == 2
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from transformers import GenerationMixin
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from draftproof.api import Speculator
-from draftproof.config import DEFAULT_DRAFTER
+from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
 from draftproof.errors import InvalidSetting
 from draftproof.sampling.params import SamplingParams
 
@@ -39,33 +39,36 @@ _OWN_KWARGS = {
 def custom_generate(
     drafter: str = DEFAULT_DRAFTER,
     *,
-    depth: int | None = None,
+    depth: Depth | None = None,
     verifier: str | None = None,
     tokenizer: Any = None,
+    settings: EngineSettings | None = None,
 ) -> Callable[..., Any]:
     """A decoding method for `model.generate(custom_generate=...)`.
 
     Greedy or sampled as the generation config says; its logits processors, stopping criteria,
     streamer and padding are honoured. Sampling takes its seed from torch's global generator, so
-    `torch.manual_seed` makes it repeatable. Keep the returned object: the drafter is built on
+    `torch.manual_seed` makes it repeatable. `settings` has what is not said here, trees among it:
+    `EngineSettings(depth=3, width=3)`. Keep the returned object: the drafter is built on
     the first call with a model and used again.
 
     Transformers (5.24) loses `tokenizer=` before any decoding method but its own, and with it
     `stop_strings=`; give `stopping_criteria=[StopStringCriteria(tokenizer, strings)]` instead.
     """
-    return _DecodingMethod(drafter, depth, verifier, tokenizer)
+    settings = (settings or EngineSettings()).having(depth=depth)
+    return _DecodingMethod(drafter, verifier, tokenizer, settings)
 
 
 class _DecodingMethod:
     """What `generate` calls in place of its own loop."""
 
     def __init__(
-        self, drafter: str, depth: int | None, verifier: str | None, tokenizer: Any
+        self, drafter: str, verifier: str | None, tokenizer: Any, settings: EngineSettings
     ) -> None:
         self._drafter = drafter
-        self._depth = depth
         self._verifier = verifier
         self._tokenizer = tokenizer
+        self._settings = settings
         self._built: tuple[PreTrainedModel, Speculator] | None = None
 
     def __call__(
@@ -97,8 +100,8 @@ class _DecodingMethod:
                 model,
                 self._drafter,
                 tokenizer=self._tokenizer,
-                depth=self._depth,
                 verifier=self._verifier,
+                settings=self._settings,
             )
             self._built = model, made
         return self._built[1]

@@ -102,9 +102,14 @@ def cache_bytes_per_token(drafter: Drafter) -> int:
     return int(getattr(drafter, "cache_bytes_per_token", 0))
 
 
+def stops_in_doubt(drafter: Drafter) -> bool:
+    """Whether it heeds `Plan.min_confidence`."""
+    return bool(getattr(drafter, "stops_in_doubt", False))
+
+
 def check_confidence(drafter: Drafter, min_confidence: float) -> None:
     """Refuse a threshold for a drafter that would not heed it."""
-    if min_confidence > 0 and not getattr(drafter, "stops_in_doubt", False):
+    if min_confidence > 0 and not stops_in_doubt(drafter):
         raise InvalidSetting(
             f"min_confidence is {min_confidence:g} and the drafter {drafter.name!r} does not say "
             "how sure it is, as only models do; leave min_confidence out"

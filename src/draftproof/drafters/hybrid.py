@@ -20,6 +20,7 @@ from draftproof.drafters.base import (
     dearest,
     fresh,
     remembers,
+    stops_in_doubt,
 )
 from draftproof.drafters.lookup import Guess, LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
@@ -34,7 +35,7 @@ class HybridDrafter:
         self.name = f"hybrid:{lookup.name},{other.name}"
         self.proposals = other.proposals
         self.remembers = remembers(lookup) or remembers(other)
-        self.stops_in_doubt = bool(getattr(other, "stops_in_doubt", False))
+        self.stops_in_doubt = stops_in_doubt(other)
         self.dearest = dearest(other)
         self.cache_bytes_per_token = cache_bytes_per_token(other)
         self._lookup = lookup

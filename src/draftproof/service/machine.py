@@ -9,7 +9,7 @@ from functools import partial
 from draftproof.api import Speculator
 from draftproof.config import Depth, ServiceSettings
 from draftproof.control.base import ControllerFactory
-from draftproof.drafters.base import Drafter, cache_bytes_per_token
+from draftproof.drafters.base import Drafter, cache_bytes_per_token, stops_in_doubt
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.routed import RoutedDrafting
 from draftproof.engine.engine import Engine
@@ -107,8 +107,11 @@ class Machine:
         drafter, settings = self._drafters[name], self._speculator.settings
         if isinstance(drafter, NoDrafter):
             depth = 0
-        width = 1 if depth == "auto" else settings.width
-        settings = replace(settings, depth=depth, width=width)
+        # "auto" chooses both by itself, and only some drafters know how sure they are.
+        by_hand = depth != "auto"
+        width = settings.width if by_hand else 1
+        sure = settings.min_confidence if by_hand and stops_in_doubt(drafter) else 0.0
+        settings = replace(settings, depth=depth, width=width, min_confidence=sure)
         return Engine(self._speculator.target, drafter, settings, self._speculator.costs)
 
     def _some_text(self) -> Sequence[int]:
