@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ class CostBook:
         self._path = path
         self._by_hand = by_hand
         self._known: dict[str, dict[int, CostCurves]] = {}
+        self._forgotten: set[str] = set()
 
     def curves(
         self, situation: str, batch_size: int, measure: Callable[[int], CostCurves]
@@ -37,6 +38,17 @@ class CostBook:
             known[size] = measure(size)
             self._write(situation, known)
         return known[size]
+
+    def forget(self, situation: str) -> None:
+        """Measure a situation anew the next time it comes up; once only."""
+        if situation in self._forgotten or self._by_hand is not None:
+            return
+        self._forgotten.add(situation)
+        self._known.pop(situation, None)
+        if self._path is not None:
+            everything = self._read()
+            everything.pop(situation, None)
+            self._put(everything)
 
     def _read(self) -> dict[str, dict[int, CostCurves]]:
         """What the file says; nothing where there is none, or one that cannot be read."""
@@ -56,6 +68,11 @@ class CostBook:
         # Other processes may have added to it since it was read.
         everything = self._read()
         everything[situation] = everything.get(situation, {}) | known
+        self._put(everything)
+
+    def _put(self, everything: Mapping[str, Mapping[int, CostCurves]]) -> None:
+        if self._path is None:
+            return
         table = {
             name: {size: curves.as_dict() for size, curves in sizes.items()}
             for name, sizes in everything.items()

@@ -15,6 +15,11 @@ _LEVEL_WEIGHT = 0.1
 _WIDE_WEIGHT = 0.03
 """How much of it moves what wide passes are corrected by beyond that."""
 _DRAFT_WEIGHT = 0.1
+"""How much of a surprise moves what drafting is corrected by beyond that; the first ones more, for
+a drafter that was measured too dear is seldom heard of."""
+_STALE = 0.7
+_SETTLED = 24
+"""After so many passes in less than this share of what was measured, the measuring was held up."""
 _REST_WEIGHT = 0.1
 _LARGEST_SURPRISE = math.log(2)
 """A round that was held up says little about the next: more than this is not believed."""
@@ -24,14 +29,16 @@ class Forecast:
     """One sequence's view of the machine.
 
     A machine that is busier than when it was measured is slower at everything, and more so where
-    it computes than where it waits for memory; so wide passes have a factor of their own.
+    it computes than where it waits for memory; so wide passes have a factor of their own, and so
+    has drafting.
     """
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.mixed = False
         """Others draft by other means, and a round does not tell what these drafts cost."""
-        # Logs of the factors: of all passes, of wide ones beyond that, of drafting.
+        self._passes = self._drafts = 0
+        # Logs of the factors: of all passes, and beyond that of wide ones and of drafting.
         self._log_level = self._log_wide = self._log_draft = 0.0
         self._plain_factor = self._wide_factor = self._draft_factor = 1.0
         self._rest: float | None = None
@@ -70,16 +77,24 @@ class Forecast:
         verify = curves.verify_seconds(cost.columns, self._context_length)
         wide = cost.columns > 1
         surprise = _surprise(cost.verify_s, verify, self._log_level + wide * self._log_wide)
+        self._passes += 1
         self._log_level += _LEVEL_WEIGHT * surprise
         self._log_wide += wide * _WIDE_WEIGHT * surprise
         if cost.levels and not self.mixed:
             draft = self.costs(cost.drafting).draft_seconds(cost.levels, width)
-            self._log_draft += _DRAFT_WEIGHT * _surprise(cost.draft_s, draft, self._log_draft)
+            surprise = _surprise(cost.draft_s, draft, self._log_level + self._log_draft)
+            self._drafts += 1
+            self._log_draft += max(_DRAFT_WEIGHT, 1 / (1 + self._drafts)) * surprise
         rest = cost.rest_s if self._rest is None else self._rest
         self._rest = rest + _REST_WEIGHT * (cost.rest_s - rest)
         self._plain_factor = math.exp(self._log_level)
         self._wide_factor = math.exp(self._log_level + self._log_wide)
-        self._draft_factor = math.exp(self._log_draft)
+        self._draft_factor = math.exp(self._log_level + self._log_draft)
+
+    @property
+    def is_stale(self) -> bool:
+        """The machine is so much faster than when it was measured that it should be again."""
+        return self._passes >= _SETTLED and self._plain_factor < _STALE
 
     @property
     def _turned(self) -> CostCurves:

@@ -36,9 +36,10 @@ _NEAR, _FAR = 64, 1024
 _MOST_COLUMNS = 128
 """Of all rows together, beyond which no draft pays; the line through what was measured goes on."""
 _SCRATCH_BYTES = 256 << 20
-_REPEATS = 3
+_REPEATS = (2, 6)
+"""How often a curve is measured at least, and at most: other work may have held one of them up."""
 _PATIENCE = 0.5
-"""Seconds of measuring a curve after which it is not measured again for certainty."""
+"""Seconds of measuring a curve after which the least has to do."""
 
 
 def situation(target: TargetModel, drafter: Drafter, settings: EngineSettings) -> str:
@@ -147,7 +148,8 @@ class _Calibration:
         """Least seconds of `run` by size, all sizes in turn: others' work only ever adds."""
         watch = Stopwatch(self._target.device)
         least: dict[int, float] = {}
-        for _ in range(_REPEATS):
+        least_often, most_often = _REPEATS
+        for done in range(1, most_often + 1):
             for size in sizes:
                 watch.lap("between")
                 before = watch.seconds["run"]
@@ -155,7 +157,7 @@ class _Calibration:
                 watch.lap("run")
                 seconds = watch.seconds["run"] - before
                 least[size] = min(seconds, least.get(size, seconds))
-            if watch.seconds["run"] > _PATIENCE:
+            if done >= least_often and watch.seconds["run"] > _PATIENCE:
                 break
         # A larger size that took less shows how much of the smaller one's time was others' work.
         for smaller, size in zip(sizes[-2::-1], sizes[:0:-1], strict=True):

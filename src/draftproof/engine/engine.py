@@ -51,13 +51,26 @@ class Engine:
         make = self.controllers(unfinished[0].tokens)
         drafting = self.drafter.begin(cache)
         loop = Loop(self.target, cache, drafting, rows, self.settings.prefill_chunk)
-        for order, sequence in enumerate(unfinished):
-            loop.add(Entry(sequence, partial(make, sequence.pairing.verifier.trees), order))
+        entries = [
+            Entry(sequence, partial(make, sequence.pairing.verifier.trees), order)
+            for order, sequence in enumerate(unfinished)
+        ]
+        for entry in entries:
+            loop.add(entry)
         while loop.busy:
             turn = loop.turn()
             for _, error in (*turn.failures, *turn.faults):
                 raise error
             yield from steps(turn)
+        self._doubt(entries)
+
+    def _doubt(self, entries: Many[Entry]) -> None:
+        """Have the costs measured again if rounds have shown that other work had held that up."""
+        adaptive = [
+            one.controller for one in entries if isinstance(one.controller, AdaptiveControl)
+        ]
+        if any(control.forecast.is_stale for control in adaptive):
+            self.costs.forget(situation(self.target, self.drafter, self.settings))
 
     def controllers(self, text: Many[int]) -> ControllerFactory:
         """What plans for each sequence; `text` is some that the target can read."""
