@@ -13,7 +13,8 @@ from draftproof.core import Plan
 from draftproof.theory import expected_tokens
 from draftproof.theory.acceptance import Acceptance
 from draftproof.theory.decoding import simulate_decoding
-from tests.control.machines import MACHINES, machine
+from draftproof.theory.machine import CostCurves
+from tests.control.machines import MACHINES, STEP, machine
 
 RATES = (0.0, 0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 0.95, 1.0)
 DEEPEST = 32
@@ -138,6 +139,20 @@ def test_a_machine_that_is_slower_than_measured_is_still_planned_right(rate):
     )
     assert run.speedup >= 0.97
     assert run.speedup >= 0.93 * best_fixed(real, rate)
+
+
+@pytest.mark.parametrize("rate", [0.9, 0.97])
+def test_a_drafter_that_was_measured_too_dear_is_found_out(rate):
+    """Beside other work passes took twice as long, and a drafted level more than a pass."""
+    real = machine(0.34, 0.022)
+    busy = CostCurves(
+        {n: 2 * seconds for n, seconds in real.verify.items()},
+        {1: {1: 2 * 1.2 * STEP, 4: 2 * 4.8 * STEP}},
+    )
+    short = simulate_decoding(controller(busy, 0.95), Acceptance((rate,)), real, num_tokens=256)
+    long = simulate_decoding(controller(busy, 0.95), Acceptance((rate,)), real, num_tokens=2000)
+    assert short.speedup > 1.1
+    assert long.speedup >= 0.9 * best_fixed(real, rate)
 
 
 def test_probing_gets_rarer_and_its_price_stays_below_one_percent():

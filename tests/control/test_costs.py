@@ -6,8 +6,15 @@ import json
 
 import pytest
 
+from draftproof.api import Speculator
+from draftproof.config import EngineSettings
 from draftproof.control.costs import CostBook
+from draftproof.drafters.ngram import NgramDrafter
+from draftproof.engine import engine
+from draftproof.models.toy import ToyModel, random_law
+from draftproof.sampling.params import SamplingParams
 from tests.control.machines import MACHINES, machine
+from tests.toys import remembered
 
 
 class Measuring:
@@ -55,3 +62,33 @@ def test_a_file_that_cannot_be_written_is_done_without(tmp_path):
 def test_curves_by_hand_hold_always():
     curves = MACHINES["lookup"]
     assert CostBook(by_hand=curves).curves("here", 5, pytest.fail) is curves
+
+
+def test_what_is_forgotten_is_measured_again_and_only_once(tmp_path):
+    path, measure = tmp_path / "costs.json", Measuring()
+    book = CostBook(path)
+    for size in (1, 2):
+        book.curves("here", size, measure)
+    book.curves("there", 1, measure)
+    book.forget("here")
+    assert set(json.loads(path.read_text())) == {"there"}
+    book.curves("here", 1, measure)
+    book.forget("here")
+    book.curves("here", 1, measure)
+    assert measure.sizes == [1, 2, 1, 1]
+    CostBook(path).curves("there", 1, pytest.fail)
+
+
+def test_curves_that_were_measured_beside_other_work_are_measured_again(monkeypatch):
+    measured = []
+
+    def slowly(*_situation):
+        measured.append(1)
+        return machine(0.3, 0.02, context=64)  # 20 ms a pass, and a toy takes far less
+
+    monkeypatch.setattr(engine, "measure_costs", slowly)
+    target = ToyModel(remembered(random_law(6, seed=1)), 6)
+    system = Speculator(target, NgramDrafter(), settings=EngineSettings(depth="auto"))
+    for _ in range(4):
+        system.generate([1, 2, 3], SamplingParams(max_tokens=60))
+    assert len(measured) == 2, "once doubted, and then believed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from draftproof.server.fields import ASKS_FOR_NOTHING
@@ -163,6 +165,38 @@ def test_a_body_without_its_type_is_told_how(client):
     assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
+def test_broken_json_is_told_from_a_missing_type_and_a_field_from_its_form(client):
+    headers = {"Content-Type": "application/json"}
+    answer = client.request("POST", COMPLETIONS, content=b'{"prompt": }', headers=headers)
+    assert "no JSON" in refused(answer, 400, "invalid_json", None)
+    assert "at 11" in answer.json()["error"]["message"]
+    schema = {"type": "json_schema", "json_schema": {"schema": {}}}
+    param = "response_format.json_schema.name"
+    refused(
+        client.post(CHAT, messages=HELLO, response_format=schema), 400, "missing_parameter", param
+    )
+    told = refused(
+        client.post(CHAT, messages=HELLO, temprature=1), 400, "unknown_parameter", "temprature"
+    )
+    assert "did you mean temperature?" in told
+
+
+def test_the_log_says_why_somebody_was_refused_and_no_word_of_theirs(client, caplog):
+    with caplog.at_level("INFO", "draftproof.server"):
+        client.post(COMPLETIONS, prompt="x", temperature=-1)
+        client.post(COMPLETIONS, prompt="x", **{"my secret": 1})
+        client.post(COMPLETIONS, prompt="x", speculation={"my secret": 1})
+        client.get("/v1/nothing")
+    lines = [json.loads(record.getMessage()) for record in caplog.records]
+    assert [(line["code"], line["param"]) for line in lines] == [
+        ("invalid_value", "temperature"),
+        ("unknown_parameter", None),
+        ("unknown_parameter", "speculation"),
+        ("not_found", None),
+    ]
+    assert "secret" not in caplog.text
+
+
 def test_another_model_is_not_found(client):
     for answer in (client.post(COMPLETIONS, prompt="x", model="gpt"), client.get("/v1/models/gpt")):
         assert "'tiny'" in refused(answer, 404, "model_not_found", "model")
@@ -170,9 +204,9 @@ def test_another_model_is_not_found(client):
 
 
 def test_errors_of_the_framework_have_the_same_shape(client):
-    refused(client.get("/v1/nothing"), 404, None, None)
+    assert "/openapi.json" in refused(client.get("/v1/nothing"), 404, "not_found", None)
     answer = client.get(COMPLETIONS)
-    refused(answer, 405, None, None)
+    assert "does not take GET" in refused(answer, 405, "method_not_allowed", None)
     assert answer.headers["allow"] == "POST"
 
 

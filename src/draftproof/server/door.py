@@ -41,6 +41,8 @@ class Visit:
     texts: dict[str, Any] = field(default_factory=dict)
     """"prompts" and "answers", where the log may hold them."""
     error: str | None = None
+    refused: Refusal | None = None
+    """The answer, where it was one."""
 
     def fail(self, error: BaseException) -> None:
         self.error = kind_and_place(error)
@@ -56,6 +58,8 @@ class Visit:
         }
         if self.tokens is not None:
             record["prompt_tokens"], record["completion_tokens"] = self.tokens
+        if self.refused is not None:
+            record["code"], record["param"] = self.refused.code, self.refused.known_field
         if self.error is not None:
             record["error"] = self.error
         return json.dumps(record | self.texts, ensure_ascii=False)
@@ -83,6 +87,7 @@ class Door:
             visit.status = CLIENT_LEFT
         except Exception as error:
             told = refusal(error)
+            visit.refused = told
             if told.status_code >= 500:
                 visit.fail(error)
             if visit.status is None:
@@ -120,8 +125,10 @@ class Door:
         digest = sha256(shown.strip().encode()).digest()
         # Every key is compared, so that time tells nothing of which is near.
         known = [hmac.compare_digest(digest, own) for own in self._digests]
-        if scheme.lower() != "bearer" or not any(known):
+        if scheme.lower() != "bearer":
             raise Refusal(401, "show an API key: Authorization: Bearer KEY", "invalid_api_key")
+        if not any(known):
+            raise Refusal(401, "this API key is not known here", "invalid_api_key")
         return digest
 
 

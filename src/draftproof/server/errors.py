@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from itertools import groupby
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +23,7 @@ from draftproof.errors import (
     MissingExtra,
     Overloaded,
 )
-from draftproof.server.fields import ASKS_FOR_NOTHING
+from draftproof.server import fields
 
 CLIENT_LEFT = 499
 """Written to the log where nobody is left to read a status."""
@@ -45,6 +47,21 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+_FIELDS = (
+    *fields.Request.model_fields,
+    "prompt",
+    "messages",
+    "logprobs",
+    "top_logprobs",
+    "max_completion_tokens",
+)
+_BY_FRAMEWORK = {
+    404: ("there is no {request.url.path} here; /openapi.json lists the routes", "not_found"),
+    405: ("{request.url.path} does not take {request.method}", "method_not_allowed"),
+}
+"""What its bare statuses are told as."""
 
 
 class ErrorDetail(BaseModel):
@@ -83,6 +100,13 @@ class Refusal(HTTPException):
         self.param = param
 
     @property
+    def known_field(self) -> str | None:
+        """The field of a request that is to blame, if it has that name here: names that somebody
+        made up are text of theirs."""
+        field = (self.param or "").partition(".")[0]
+        return field if field in _FIELDS else None
+
+    @property
     def body(self) -> ErrorBody:
         kind = _KINDS.get(self.status_code)
         if kind is None:
@@ -111,37 +135,53 @@ def refusal(error: Exception) -> Refusal:
     return Refusal(500, "the server failed on this request; others go on", "internal_error")
 
 
-async def answer_refusal(_request: Request, error: Exception) -> JSONResponse:
+async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
     """Statuses that the framework gives, such as 404 and 405, get the same body as ours."""
     assert isinstance(error, HTTPException)
     if not isinstance(error, Refusal):
-        known = Refusal(error.status_code, str(error.detail))
+        said, code = _BY_FRAMEWORK.get(error.status_code, (str(error.detail), None))
+        known = Refusal(error.status_code, said.format(request=request), code)
         known.headers = {**(known.headers or {}), **(error.headers or {})}
         error = known
-    return error.response
+    return _told(request, error)
 
 
-async def answer_invalid(_request: Request, error: Exception) -> JSONResponse:
+async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    return _invalid(error.errors()).response
+    return _told(request, _invalid(error.errors()))
+
+
+def _told(request: Request, error: Refusal) -> JSONResponse:
+    """The answer, noted for the log."""
+    request.scope["visit"].refused = error
+    return error.response
 
 
 def _invalid(faults: Any) -> Refusal:
     """The first field that cannot be read, with all that is said of it: a union says more."""
-    place = [str(part) for part in faults[0]["loc"][1:]]
+    if faults[0]["type"] == "json_invalid":
+        said = f"the body is no JSON: {faults[0]['ctx']['error']} at {faults[0]['loc'][1]}"
+        return Refusal(400, said, "invalid_json")
+    # Which of several forms a value was read as stands there like a field of the same name.
+    place = [part for part, _ in groupby(str(part) for part in faults[0]["loc"][1:])]
     if faults[0]["type"] == "value_error":
         said = str(faults[0]["ctx"]["error"])
         return Refusal(400, said, "invalid_value", place[0] if place else None)
-    if not place or faults[0]["type"] == "json_invalid":
+    if not place:
         return Refusal(
-            400, "the body is no JSON object; send one with Content-Type: application/json"
+            400,
+            "the body is no JSON object; send one with Content-Type: application/json",
+            "invalid_json",
         )
     name = place[-1]
     if faults[0]["type"] == "extra_forbidden":
         param = ".".join(place)
-        if name in ASKS_FOR_NOTHING:
+        if name in fields.ASKS_FOR_NOTHING:
             return Refusal(400, f"{param} is not supported", "unsupported_parameter", param)
-        return Refusal(400, f"{param} is no field of this request", "unknown_parameter", param)
+        near = get_close_matches(name, _FIELDS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        said = f"{param} is no field of this request{hint}"
+        return Refusal(400, said, "unknown_parameter", param)
     same = [fault["msg"] for fault in faults if fault["loc"][1:2] == faults[0]["loc"][1:2]]
     param = ".".join(place) if len(same) == 1 else place[0]
     said = ", or: ".join(dict.fromkeys(same))

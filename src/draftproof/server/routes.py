@@ -79,6 +79,13 @@ _FAILURES = {
     503: "The server warms up or goes down; see Retry-After",
     504: "The request took longer than the server allows",
 }
+_AGAIN_S = {"warming up": 10, "draining": 30, "failed": 30}
+"""When to ask again."""
+_WHY_NOT = {
+    "warming up": "the server is warming up; /health says when it is ready",
+    "draining": "the server is draining and takes no more requests",
+    "failed": "the server has failed and takes no requests; its log says why",
+}
 _GENERATING = (400, 404, 408, 413, 429, 500, 503, 504)
 
 
@@ -125,7 +132,7 @@ def make_router(served: Served) -> APIRouter:
         status = _status(served.service)
         if status == "ready":
             return JSONResponse({"status": status})
-        return JSONResponse({"status": status}, 503, {"Retry-After": "1"})
+        return JSONResponse({"status": status}, 503, {"Retry-After": str(_AGAIN_S[status])})
 
     return router
 
@@ -135,7 +142,12 @@ async def _answer(served: Served, request: Request, body: Body, form: Form) -> R
     if body.model is not None:
         _check_name(body.model, served)
     if (status := _status(served.service)) != "ready":
-        raise Refusal(503, f"the server is {status}", status.replace(" ", "_"))
+        raise Refusal(
+            503,
+            _WHY_NOT[status],
+            status.replace(" ", "_"),
+            retry_after_s=_AGAIN_S[status],
+        )
     loop, settings = asyncio.get_running_loop(), served.settings
     order = await loop.run_in_executor(
         served.reader, read_order, body, served.speculator, settings, served.service.max_length
