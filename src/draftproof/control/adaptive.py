@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
+from operator import mul
 
 from draftproof.config import MAX_NODES
 from draftproof.control.acceptance import AcceptanceEstimate
@@ -21,7 +22,7 @@ from draftproof.control.forecast import Costs, Forecast
 from draftproof.control.shapes import shapes
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
-from draftproof.theory.trees import Node, best_nodes
+from draftproof.theory.trees import best_nodes
 
 MAX_AUTO_DEPTH = 32
 LOOKUP_SIZES = (1, 2, 4, 8, 16, 32)
@@ -112,16 +113,17 @@ class AdaptiveControl:
 
     def offer(
         self, max_depth: int, context_length: int, batch_size: int, mixed: bool
-    ) -> list[Node]:
-        """The chain that could be drafted in a batch; `joint` chooses for all its sequences.
+    ) -> list[float]:
+        """The chain that could be drafted in a batch, by the chances that it is accepted down to
+        level 1, 2, ...; `joint` chooses for all its sequences.
 
         `mixed`: they do not all have the same drafter.
         """
         self.forecast.turn_to(context_length, batch_size)
         self.forecast.mixed = mixed
         self._last = Plan(0)
-        rates = [self._acceptance.at(position) for position in range(max_depth)]
-        return list(best_nodes(rates, (), 1, self._nodes))
+        rates = (self._acceptance.at(level) for level in range(min(max_depth, self._nodes)))
+        return list(accumulate(rates, mul))
 
     @property
     def due(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from draftproof.control.adaptive import LOOKUP_SIZES, AdaptiveControl
 from draftproof.control.base import Controller
@@ -99,11 +100,19 @@ class _Pool:
         # Controllers that plan with the same costs have the same drafter.
         costs = [control.forecast.costs for control in controls]
         self._group = [costs.index(one) for one in costs]
-        mixed = len(set(self._group)) > 1
+        self._groups = sorted({0, *self._group})
+        mixed = len(self._groups) > 1
         self._offers = [
             control.offer(min(room, _MOST_LEVELS), context_length, self._batch, mixed)
             for control, room in zip(controls, rooms, strict=True)
         ]
+        # Most of what is asked of them is asked many times over.
+        self._pass_seconds = cache(controls[0].forecast.pass_seconds)
+        self._draft_seconds = cache(
+            lambda group, levels, drafting: controls[group].forecast.draft_seconds(
+                levels, 1, drafting
+            )
+        )
         self._plain = self._seconds(self._empty())
 
     def plans(self) -> list[Plan]:
@@ -124,7 +133,7 @@ class _Pool:
         if self._padded:
             # The columns are paid for.
             widest = max(counts)
-            counts = [min(widest, len(nodes)) for nodes in self._offers]
+            counts = [min(widest, len(chances)) for chances in self._offers]
         return [
             control.take(1, 1, True)
             if not counts[b] and self._offers[b] and control.due
@@ -144,11 +153,11 @@ class _Pool:
             control.beside(
                 plan,
                 room,
-                sum(node.chance - column for node in nodes[: plan.depth]),
+                sum(chances[: plan.depth]) - column * plan.depth,
                 best.rate,
                 costs,
             )
-            for control, plan, room, nodes in zip(
+            for control, plan, room, chances in zip(
                 self._controls, plans, self._rooms, self._offers, strict=True
             )
         ]
@@ -177,16 +186,14 @@ class _Pool:
         """What brings the most tokens a second of what the accounts allow; nothing drafted is
         one. Where drafters differ, so may the best choice without the dearer ones."""
         best = _Choice({}, _LEAST_GAIN * self._batch / self._plain)
-        by_price = sorted(
-            set(self._group), key=lambda b: self._controls[b].forecast.draft_seconds(1, 1)
-        )
+        by_price = sorted(self._groups, key=lambda group: self._draft_seconds(group, 1, 1))
         for count in range(1, len(by_price) + 1):
             drafting = by_price[:count]
             pool = sorted(
                 (
-                    (node.chance, b, node.level)
-                    for b, nodes in enumerate(self._offers)
-                    for node in nodes
+                    (chance, b, level)
+                    for b, chances in enumerate(self._offers)
+                    for level, chance in enumerate(chances, start=1)
                     if self._group[b] in drafting
                 ),
                 key=lambda one: -one[0],
@@ -232,12 +239,10 @@ class _Pool:
         columns = 1.0 + (shape.nodes + looked_up) / self._batch
         if self._padded:
             columns = 1.0 + max(shape.widest, looked_up)
-        seconds = self._controls[0].forecast.pass_seconds(columns)
-        for control, levels, drafting in zip(
-            self._controls, shape.levels, shape.drafting, strict=True
-        ):
-            if levels:
-                seconds += control.forecast.draft_seconds(levels, 1, drafting)
+        seconds = self._pass_seconds(columns)
+        for group in self._groups:
+            if shape.levels[group]:
+                seconds += self._draft_seconds(group, shape.levels[group], shape.drafting[group])
         return seconds
 
 

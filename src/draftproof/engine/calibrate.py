@@ -121,7 +121,8 @@ class _Calibration:
         drafting = dearest(self._drafter).begin(self._cache)
         contexts = [self._context(row) for row in range(self._rows)]
         measured = {}
-        for width in (1, TREE_WIDTH):
+        # Batches are planned as chains (`control.joint`).
+        for width in (1, TREE_WIDTH) if self._rows == 1 else (1,):
 
             def propose(levels: int, width: int = width) -> list[Draft]:
                 return drafting.propose(contexts, [Plan(levels, width)] * self._rows)
