@@ -10,7 +10,7 @@ import pytest
 
 from draftproof.config import Speculation
 from draftproof.drafters.ngram import NgramDrafter
-from draftproof.engine import loop
+from draftproof.engine import loop, reader
 from draftproof.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -306,3 +306,36 @@ def test_a_wish_for_automatic_depth_is_honoured_beside_a_threshold_for_fixed_one
         expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
         assert ear.wait().tokens() == expected
     service.close()
+
+
+def test_a_short_prompt_goes_first_and_a_long_one_is_not_passed_over_for_ever(monkeypatch):
+    """Whose prompt is read in which turn."""
+    read = []
+    monkeypatch.setattr(reader, "_FAR", 24)
+    with serving("long", limits={"prefill_chunk": 8, "prefill_tokens": 8}) as (service, made, _):
+        target = made.target
+        prefill = type(target).prefill
+
+        def noting(self, tokens, cache, row, chunk):
+            if self is target:
+                read.append(len(tokens))
+            return prefill(self, tokens, cache, row, chunk)
+
+        monkeypatch.setattr(type(target), "prefill", noting)
+        monkeypatch.setattr(type(target), "pads", False)  # parts of any length have the same bits
+        long = Ear()
+        service.submit(prompt(60, seed=3), SamplingParams(max_tokens=3), long)
+        others = []
+        for i in range(200):
+            ear = Ear()
+            service.submit(prompt(7, seed=10 + i), SamplingParams(max_tokens=1), ear)
+            others.append(ear)
+        long.wait()
+        before = sum(ear.over.is_set() for ear in others)
+        for ear in others:
+            ear.wait()
+        expected = made.plain(prompt(60, seed=3), SamplingParams(max_tokens=3)).token_ids
+        assert long.tokens() == expected
+    assert before < len(others), "the long prompt did not wait for all of them"
+    assert read.count(6) == len(others)
+    assert 4 in read, "far parts are half as long"

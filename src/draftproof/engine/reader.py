@@ -15,8 +15,11 @@ from draftproof.stats.timing import Stopwatch
 
 _FEW = 64
 """Generated tokens that are read again together: a pass of the kind that they were decoded in."""
-_OLDEST_EVERY = 8
-"""Mostly the shortest rest of a prompt is read first; every so often the oldest."""
+_MOST_PASSES = 8
+"""The shortest rest of a prompt is read first, but the oldest is passed over so often at most."""
+_FAR = 2048
+"""Tokens behind which a part takes twice as long to read as in front, for all that it looks back
+on; such parts are half as long where that changes no bits, so that nobody waits longer for one."""
 
 Troubles = list[tuple[Entry, Exception]]
 """Whose, and what was raised."""
@@ -41,7 +44,7 @@ class Reader:
         self._prefixes = prefixes
         self._chunk = chunk
         self._budget = budget
-        self._turns = 0
+        self._passes = 0
 
     def read(self, failures: Troubles, faults: Troubles) -> None:
         """Read until the budget is used up.
@@ -49,13 +52,14 @@ class Reader:
         Entries that could not be read are added to `failures`, those whose drafter raised to
         `faults`: they go on plainly.
         """
-        self._turns += 1
         read = 0
         while entry := self._next([failed for failed, _ in failures]):
             end, chunk = self._part(entry)
-            read += max(1, end - entry.read)
-            if self._budget is not None and read > max(self._budget, chunk):
+            weight = max(1, self._chunk // chunk)  # far parts are shorter and take as long
+            read += weight * max(1, end - entry.read)
+            if self._budget is not None and read > max(self._budget, weight * chunk):
                 break
+            self._count_pass(entry)
             try:
                 fault = self._read_some(entry, end, chunk)
             except Exception as error:
@@ -78,15 +82,25 @@ class Reader:
             ):
                 self._prefixes.share(entry, self._rows.entries)
         readers = [entry for entry in readers if entry.leader is None]
-        if self._budget is None or self._turns % _OLDEST_EVERY == 0:
-            return min(readers, key=lambda entry: entry.order, default=None)
-        return min(readers, key=lambda entry: (entry.to_read, entry.order), default=None)
+        if not readers:
+            return None
+        oldest = min(readers, key=lambda entry: entry.order)
+        if self._budget is None or self._passes >= _MOST_PASSES:
+            return oldest
+        return min(readers, key=lambda entry: (entry.to_read, entry.order))
+
+    def _count_pass(self, entry: Entry) -> None:
+        """Note who was read, the oldest or another."""
+        older = any(one.order < entry.order for one in self._rows.reading)
+        self._passes = self._passes + 1 if older else 0
 
     def _part(self, entry: Entry) -> tuple[int, int]:
         """Where the next part of a text ends, and the chunk it is read in; all without a budget."""
         end, chunk = entry.prompt_reads, self._chunk
         if entry.read >= end:  # what had been generated before it was preempted
             end, chunk = len(entry.sequence.tokens) - 1, _FEW
+        elif entry.read >= _FAR and self._budget is not None and not self._target.pads:
+            chunk = max(1, chunk // 2)
         return (end if self._budget is None else min(end, entry.read + chunk)), chunk
 
     def _read_some(self, entry: Entry, end: int, chunk: int) -> Exception | None:
