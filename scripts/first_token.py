@@ -79,7 +79,7 @@ def main():
                 "idle_s": [round(f(idle), 4) for f in (statistics.median, min, max)],
                 "busy_s": [round(f(busy), 4) for f in (statistics.median, min, max)],
                 "times_idle": [round(f(busy) / usual, 2) for f in (statistics.median, min, max)],
-                "count": len(busy),
+                "each_s": [round(one, 3) for one in busy],
                 "long_read_s": round(took, 1) if begun.is_set() else None,
             }
         )
