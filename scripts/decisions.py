@@ -23,7 +23,7 @@ from draftproof import EngineSettings, SamplingParams, Speculator
 from draftproof.bench.workloads import read_items
 from draftproof.control.costs import CostBook
 from draftproof.core import Proposal
-from draftproof.drafters.base import Drafting, fresh
+from draftproof.drafters.base import Drafting, fresh, stops_in_doubt
 from draftproof.engine import loop
 from draftproof.engine.engine import Engine
 
@@ -35,7 +35,7 @@ class Wrong:
         self.inner = inner
         self.name = inner.name
         self.proposals = frozenset({Proposal.POINT}) & inner.proposals
-        self.stops_in_doubt = getattr(inner, "stops_in_doubt", False)
+        self.stops_in_doubt = stops_in_doubt(inner)
 
     def fresh(self):
         return Wrong(fresh(self.inner))

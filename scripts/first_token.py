@@ -43,13 +43,13 @@ def main():
     parser.add_argument("--long", type=int, default=8000)
     parser.add_argument("--short", type=int, default=40)
     parser.add_argument("--repeats", type=int, default=16)
-    parser.add_argument("--prefill-tokens", type=int)
+    parser.add_argument("--prefill-tokens", type=int, default=ServiceSettings().prefill_tokens)
     options = parser.parse_args()
     made = Speculator.from_pretrained(
         options.target, options.drafter, settings=EngineSettings(max_batch=4)
     )
-    own = {} if options.prefill_tokens is None else {"prefill_tokens": options.prefill_tokens}
-    service = Service(made, settings=ServiceSettings(keep_prefixes=False, **own))
+    limits = ServiceSettings(keep_prefixes=False, prefill_tokens=options.prefill_tokens)
+    service = Service(made, settings=limits)
     service.start()
     service.wait_until_ready()
     dice = random.Random(0)

@@ -19,12 +19,14 @@ from tests.service.conftest import LONG, Ear, Notes, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
 
 
-def test_a_fault_of_one_request_is_its_own():
-    def explode(ids):
-        if len(ids) > 8:
-            raise ZeroDivisionError("a rule of the user's")
-        return False
+def explode(ids):
+    """A stop rule that breaks after a few tokens."""
+    if len(ids) > 8:
+        raise ZeroDivisionError("a rule of the user's")
+    return False
 
+
+def test_a_fault_of_one_request_is_its_own():
     with serving("llama") as (service, made, notes):
         bad, good = Ear(), Ear()
         service.submit(prompt(4), SamplingParams(max_tokens=30, stop_rule=explode), bad)
@@ -148,11 +150,6 @@ def test_a_fault_of_the_target_ends_those_in_the_round_and_no_others(monkeypatch
 
 
 def test_two_samples_that_fail_together_end_their_request_once():
-    def explode(ids):
-        if len(ids) > 8:
-            raise ZeroDivisionError("a rule of the user's")
-        return False
-
     with serving("llama") as (service, _, notes):
         bad = Ear()
         service.submit(prompt(4), SamplingParams(max_tokens=30, n=3, stop_rule=explode), bad)

@@ -20,7 +20,6 @@ from draftproof.errors import (
     Overloaded,
 )
 from draftproof.sampling.params import SamplingParams
-from draftproof.service.service import Service
 from tests.service.conftest import LONG, Ear, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
 
@@ -296,16 +295,13 @@ def test_nothing_kept_is_given_up_for_a_request_that_would_not_fit_all_the_same(
 
 def test_a_wish_for_automatic_depth_is_honoured_beside_a_threshold_for_fixed_ones():
     """The threshold is of the service's own depth; "auto" finds its own."""
-    made = speculator(shared_target("llama"), "close-model", 3, min_confidence=0.4)
-    service = Service(made, drafters={"ngram": NgramDrafter()})
-    service.start()
-    assert service.wait_until_ready(60)
-    for wish in (None, Speculation(depth="auto"), Speculation(drafter="ngram")):
-        ear = Ear()
-        service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
-        expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
-        assert ear.wait().tokens() == expected
-    service.close()
+    others = {"ngram": NgramDrafter()}
+    with serving("llama", drafters=others, min_confidence=0.4) as (service, made, _):
+        for wish in (None, Speculation(depth="auto"), Speculation(drafter="ngram")):
+            ear = Ear()
+            service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
+            expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
+            assert ear.wait().tokens() == expected
 
 
 def test_a_short_prompt_goes_first_and_a_long_one_is_not_passed_over_for_ever(monkeypatch):

@@ -25,8 +25,6 @@ from draftproof.theory.machine import RoundCost
 from draftproof.theory.trees import best_nodes
 
 MAX_AUTO_DEPTH = 32
-LOOKUP_SIZES = (1, 2, 4, 8, 16, 32)
-"""Nodes of a looked-up draft that are priced."""
 _LEAST_GAIN = 1.0
 """Below this speed-up rounds are plain."""
 _GAIN_TO_RETURN = 1.06
@@ -94,7 +92,7 @@ class AdaptiveControl:
         self.forecast.mixed = False
         self._last = Plan(0)
         due = self._drafting or self._probed or self._since_probe >= self._wait
-        plain = self.forecast.seconds(0, 1, 1)
+        plain = self.forecast.pass_seconds(1)
         self.rate = 1 / plain
         if max_depth == 0 or not due:
             return Plan(0)
@@ -138,21 +136,6 @@ class AdaptiveControl:
         self._last = Plan(levels, 1, nodes) if nodes else Plan(0)
         return self._last
 
-    def beside(
-        self,
-        plan: Plan,
-        max_depth: int,  # noqa: ARG002
-        bar: float,  # noqa: ARG002
-        rate: float,  # noqa: ARG002
-        costs: Sequence[float],  # noqa: ARG002
-    ) -> Plan:
-        """`plan` with what a hybrid's look-up may draft instead; nothing for other drafters.
-
-        It has to promise `bar` tokens beyond what its nodes cost at `rate` tokens a second, where
-        `costs` are seconds of the round without it and with each of `LOOKUP_SIZES` nodes.
-        """
-        return plan
-
     def observe(self, draft: Draft, step: Step, cost: RoundCost) -> None:
         self._stay += 1
         self._since_probe += 1
@@ -171,11 +154,10 @@ class AdaptiveControl:
         """What a round took beyond the rounds of plain decoding that its tokens replace; by the
         forecast, for the clock of a single round is no evidence."""
         levels, width = max(levels, cost.levels), self._last.width
-        passes = self.forecast.seconds(0, width, cost.columns)
-        seconds = self.forecast.seconds(levels, width, cost.columns)
         # Other work only ever adds: what took less than expected was a look-up's draft.
-        seconds = min(seconds, passes + cost.draft_s)
-        return seconds / self.forecast.seconds(0, 1, 1) - cost.tokens
+        drafting = min(self.forecast.draft_seconds(levels, width), cost.draft_s)
+        seconds = self.forecast.pass_seconds(cost.columns) + drafting
+        return seconds / self.forecast.pass_seconds(1) - cost.tokens
 
     def _learn(self, draft: Draft, step: Step, loss: float) -> None:
         """See what was accepted of a draft."""
@@ -189,7 +171,7 @@ class AdaptiveControl:
     def _choices(self, depth: int, widths: Sequence[int]) -> list[_Choice]:
         """Shapes worth a look: the best tree of every size, for every width."""
         rates = [self._acceptance.at(position) for position in range(depth)]
-        longest = LONGEST * self.forecast.seconds(0, 1, 1)
+        longest = LONGEST * self.forecast.pass_seconds(1)
         choices = []
         for width in widths:
             grown = best_nodes(rates, self._acceptance.ranks, width, self._nodes)
@@ -271,9 +253,8 @@ class AdaptiveControl:
         nothing: a look-up's chances are counted hits, while the probability that a model gives its
         own tokens is no chance of their acceptance.
         """
-        passes = self.forecast.seconds(0, 1, 1 + choice.nodes)
-        drafting = self.forecast.seconds(choice.levels, choice.width, 1 + choice.nodes) - passes
-        if drafting > _FREE * passes:
+        passes = self.forecast.pass_seconds(1 + choice.nodes)
+        if self.forecast.draft_seconds(choice.levels, choice.width) > _FREE * passes:
             return 0.0
-        more = self.forecast.seconds(0, 1, 1 + 2 * choice.nodes) - passes
+        more = self.forecast.pass_seconds(1 + 2 * choice.nodes) - passes
         return min(1.0, choice.rate * max(0.0, more) / choice.nodes)

@@ -45,10 +45,9 @@ class CostBook:
             return
         self._forgotten.add(situation)
         self._known.pop(situation, None)
-        if self._path is not None:
-            everything = self._read()
-            everything.pop(situation, None)
-            self._put(everything)
+        everything = self._read()
+        everything.pop(situation, None)
+        self._put(everything)
 
     def _read(self) -> dict[str, dict[int, CostCurves]]:
         """What the file says; nothing where there is none, or one that cannot be read."""
@@ -62,15 +61,13 @@ class CostBook:
         return {}
 
     def _write(self, situation: str, known: dict[int, CostCurves]) -> None:
-        """Put the file in place whole; one that cannot be written is done without."""
-        if self._path is None:
-            return
         # Other processes may have added to it since it was read.
         everything = self._read()
         everything[situation] = everything.get(situation, {}) | known
         self._put(everything)
 
     def _put(self, everything: Mapping[str, Mapping[int, CostCurves]]) -> None:
+        """Put the file in place whole; one that cannot be written is done without."""
         if self._path is None:
             return
         table = {

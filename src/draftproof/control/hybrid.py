@@ -17,11 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from draftproof.config import MAX_NODES
-from draftproof.control.adaptive import LOOKUP_SIZES, AdaptiveControl
+from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.forecast import Costs
 from draftproof.core import Draft, Plan, Step
 from draftproof.theory.machine import RoundCost
 
+LOOKUP_SIZES = (1, 2, 4, 8, 16, 32)
+"""Nodes of a looked-up draft that are priced."""
 _PRIOR = 1.0
 """Promised tokens that a look-up is taken to have kept, until more is known."""
 _KEPT = 0.98
@@ -41,22 +43,25 @@ class HybridControl(AdaptiveControl):
 
     def plan(self, max_depth: int, context_length: int, batch_size: int) -> Plan:
         plan = super().plan(max_depth, context_length, batch_size)
-        costs = [self.forecast.seconds(0, 1, 1 + nodes) for nodes in (0, *LOOKUP_SIZES)]
+        costs = [self.forecast.pass_seconds(1 + nodes) for nodes in (0, *LOOKUP_SIZES)]
         return self.beside(plan, max_depth, self.rate * costs[0] - 1, self.rate, costs)
 
     def beside(
         self, plan: Plan, max_depth: int, bar: float, rate: float, costs: Sequence[float]
     ) -> Plan:
-        plain = costs[0]
-        column = max(0.0, costs[-1] - plain) / LOOKUP_SIZES[-1]
-        longest = plain + (self.account.usual - 1) * self.forecast.seconds(0, 1, 1)
+        """`plan` with what the look-up may draft instead.
+
+        It has to promise `bar` tokens beyond what its nodes cost at `rate` tokens a second, where
+        `costs` are seconds of the round without it and with each of `LOOKUP_SIZES` nodes.
+        """
+        longest = costs[0] + (self.account.usual - 1) * self.forecast.pass_seconds(1)
         affordable = [n for n, cost in zip(LOOKUP_SIZES, costs[1:], strict=True) if cost <= longest]
         nodes = min(max(affordable, default=0), self._nodes)
         trust = (self._kept + _PRIOR) / (self._promised + _PRIOR)
         lookup = Plan(
             min(max_depth, nodes),
             nodes=max(1, nodes),
-            floor=min(1.0, _MARGIN * rate * column / trust),
+            floor=min(1.0, _MARGIN * price(rate, costs) / trust),
             bar=bar / trust,
         )
         return replace(plan, lookup=lookup)
@@ -76,3 +81,9 @@ class HybridControl(AdaptiveControl):
         else:
             self._promised += draft.promised
             self._kept += step.accepted
+
+
+def price(rate: float, costs: Sequence[float]) -> float:
+    """Tokens that a looked-up node has to bring, where they come at `rate` a second; `costs` as
+    for `beside`."""
+    return rate * max(0.0, costs[-1] - costs[0]) / LOOKUP_SIZES[-1]

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from draftproof.control.adaptive import LOOKUP_SIZES, AdaptiveControl
+from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.base import Controller
+from draftproof.control.hybrid import LOOKUP_SIZES, HybridControl, price
 from draftproof.core import Plan
 
 _MOST_LEVELS = 8
@@ -62,22 +63,22 @@ def plan_together(
     row as wide as the widest.
     """
     batch = len(controllers)
-    planned = [b for b, one in enumerate(controllers) if isinstance(one, AdaptiveControl)]
-    plans: list[Plan | None] = [None] * batch
-    for b, one in enumerate(controllers):
-        if batch == 1 or b not in planned:
-            plans[b] = one.plan(rooms[b], context_lengths[b], batch)
-    if batch > 1 and planned:
-        pool = _Pool(
-            [one for one in controllers if isinstance(one, AdaptiveControl)],
-            [rooms[b] for b in planned],
-            sum(context_lengths) // batch,
-            [plan for plan in plans if plan is not None],
-            padded,
-        )
-        for b, plan in zip(planned, pool.plans(), strict=True):
-            plans[b] = plan
-    return [plan for plan in plans if plan is not None]
+    pooled = {
+        b: one
+        for b, one in enumerate(controllers)
+        if batch > 1 and isinstance(one, AdaptiveControl)
+    }
+    plans = {
+        b: one.plan(rooms[b], context_lengths[b], batch)
+        for b, one in enumerate(controllers)
+        if b not in pooled
+    }
+    if pooled:
+        length = sum(context_lengths) // batch
+        own_rooms, fixed = [rooms[b] for b in pooled], list(plans.values())
+        pool = _Pool(list(pooled.values()), own_rooms, length, fixed, padded)
+        plans |= zip(pooled, pool.plans(), strict=True)
+    return [plans[b] for b in range(batch)]
 
 
 class _Pool:
@@ -114,6 +115,7 @@ class _Pool:
             )
         )
         self._plain = self._seconds(self._empty())
+        self._usual = sum(control.account.usual for control in controls) / len(controls)
 
     def plans(self) -> list[Plan]:
         best = self._best()
@@ -125,7 +127,9 @@ class _Pool:
             ]
         else:
             plans = self._shares(best)
-        return self._with_lookups(plans, best)
+        if any(isinstance(control, HybridControl) for control in self._controls):
+            plans = self._with_lookups(plans, best)
+        return plans
 
     def _shares(self, best: _Choice) -> list[Plan]:
         """What each sequence gets of the best choice."""
@@ -148,15 +152,13 @@ class _Pool:
             for count in range(1, plan.depth + 1):
                 self._add(shape, b, count)
         costs = [self._seconds(shape, more) for more in (0, *LOOKUP_SIZES)]
-        column = best.rate * (costs[-1] - costs[0]) / LOOKUP_SIZES[-1]
+        node = price(best.rate, costs)
         return [
             control.beside(
-                plan,
-                room,
-                sum(chances[: plan.depth]) - column * plan.depth,
-                best.rate,
-                costs,
+                plan, room, sum(chances[: plan.depth]) - node * plan.depth, best.rate, costs
             )
+            if isinstance(control, HybridControl)
+            else plan
             for control, plan, room, chances in zip(
                 self._controls, plans, self._rooms, self._offers, strict=True
             )
@@ -204,7 +206,6 @@ class _Pool:
 
     def _better(self, nodes: Sequence[tuple[float, int, int]], best: _Choice) -> _Choice:
         """`best`, or so many of the first of `nodes` as are better."""
-        usual = sum(control.account.usual for control in self._controls) / len(self._controls)
         shape, tokens, counts = self._empty(), float(self._batch), Counter[int]()
         for size, (chance, b, _) in enumerate(nodes, start=1):
             counts[b] += 1
@@ -213,7 +214,7 @@ class _Pool:
             if size not in _SIZES and size < len(nodes):
                 continue
             seconds = self._seconds(shape)
-            limit = usual if len(counts) == self._batch else min(usual, _PATIENCE)
+            limit = self._usual if len(counts) == self._batch else min(self._usual, _PATIENCE)
             if tokens / seconds > best.rate and seconds <= limit * self._plain:
                 best = _Choice(dict(counts), tokens / seconds)
         return best

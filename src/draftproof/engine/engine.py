@@ -51,10 +51,7 @@ class Engine:
         make = self.controllers(unfinished[0].tokens)
         drafting = self.drafter.begin(cache)
         loop = Loop(self.target, cache, drafting, rows, self.settings.prefill_chunk)
-        entries = [
-            Entry(sequence, partial(make, sequence.pairing.verifier.trees), order)
-            for order, sequence in enumerate(unfinished)
-        ]
+        entries = [Entry.of(sequence, make, order) for order, sequence in enumerate(unfinished)]
         for entry in entries:
             loop.add(entry)
         while loop.busy:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from draftproof.control.base import Controller
+from draftproof.control.base import Controller, ControllerFactory
+from draftproof.control.fixed import FixedPlan
 from draftproof.decode.sequence import Sequence
 
 
@@ -30,6 +32,15 @@ class Entry:
     preemptions: int = 0
     started: float | None = None
     """When it was first given a row, on the clock of `time.monotonic`."""
+
+    @classmethod
+    def of(cls, sequence: Sequence, make: ControllerFactory, order: int) -> Entry:
+        """A sequence for which `make` makes the controller, as its rule allows."""
+        return cls(sequence, partial(make, sequence.pairing.verifier.trees), order)
+
+    def go_on_plainly(self) -> None:
+        """No more drafts: its drafter has raised."""
+        self.controller = FixedPlan(0)
 
     @property
     def to_read(self) -> int:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
-from draftproof.control.fixed import FixedPlan
 from draftproof.control.joint import plan_together
 from draftproof.core import Plan, Step
 from draftproof.decode.round import Round, run_round
@@ -144,8 +143,9 @@ class Loop:
             self._account(entry, b, plans[b], rooms[b], done) for b, entry in enumerate(active)
         ]
         self._failures += [(active[b], error) for b, error in done.failures.items()]
-        for b, error in done.faults.items():
-            self._go_on_plainly(active[b], error)
+        self._faults += [(active[b], error) for b, error in done.faults.items()]
+        for entry, _ in self._faults:
+            entry.go_on_plainly()
         return active, plans, reasons, done
 
     def _round(self, active: Many[Entry], plans: list[Plan]) -> Round:
@@ -160,14 +160,8 @@ class Loop:
         # If the target is at fault, this raises as well.
         plans[:] = [Plan(0)] * len(plans)
         done = run_round(self._target, self._cache, NoDrafter(), sequences, plans)
-        for entry in active:
-            self._go_on_plainly(entry, fault)
+        self._faults += [(entry, fault) for entry in active]
         return done
-
-    def _go_on_plainly(self, entry: Entry, fault: Exception) -> None:
-        """No more drafts for a sequence whose drafter has raised."""
-        entry.controller = FixedPlan(0)
-        self._faults.append((entry, fault))
 
     def _plan(self, active: Many[Entry], rooms: Many[int]) -> list[Plan]:
         controllers = [entry.controller for entry in active if entry.controller is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 
-from draftproof.control.fixed import FixedPlan
 from draftproof.drafters.base import Drafting
 from draftproof.engine.entry import Entry
 from draftproof.engine.prefixes import Prefixes
@@ -66,7 +65,7 @@ class Reader:
                 failures.append((entry, error))
                 continue
             if fault is not None:
-                entry.controller = FixedPlan(0)
+                entry.go_on_plainly()
                 faults.append((entry, fault))
             if entry.to_read == 0:
                 self._rows.activate(entry)

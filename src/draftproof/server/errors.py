@@ -139,8 +139,11 @@ async def answer_refusal(request: Request, error: Exception) -> JSONResponse:
     """Statuses that the framework gives, such as 404 and 405, get the same body as ours."""
     assert isinstance(error, HTTPException)
     if not isinstance(error, Refusal):
-        said, code = _BY_FRAMEWORK.get(error.status_code, (str(error.detail), None))
-        known = Refusal(error.status_code, said.format(request=request), code)
+        said, code = str(error.detail), None
+        if error.status_code in _BY_FRAMEWORK:
+            form, code = _BY_FRAMEWORK[error.status_code]
+            said = form.format(request=request)
+        known = Refusal(error.status_code, said, code)
         known.headers = {**(known.headers or {}), **(error.headers or {})}
         error = known
     return _told(request, error)

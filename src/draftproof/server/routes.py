@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -56,8 +56,11 @@ class Models(BaseModel):
     data: list[Model]
 
 
+Status: TypeAlias = Literal["ready", "warming up", "draining", "failed"]
+
+
 class Health(BaseModel):
-    status: Literal["ready", "warming up", "draining", "failed"]
+    status: Status
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -194,7 +197,7 @@ def _check_name(name: str, served: Served) -> None:
         )
 
 
-def _status(service: Service) -> Literal["ready", "warming up", "draining", "failed"]:
+def _status(service: Service) -> Status:
     if service.fault is not None:
         return "failed"
     if service.snapshot().draining:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from draftproof.api import Speculator
 from draftproof.config import ServiceSettings, Speculation
@@ -53,11 +52,7 @@ class Intake:
             self._next_sequence += params.n
         sequences = self._speculator.sequences(self._drafters[name], prompt, params, first)
         make = self._machine.controllers(name, wish.depth)
-        entries = []
-        for sequence in sequences:
-            trees = sequence.pairing.verifier.trees
-            entries.append(Entry(sequence, partial(make, trees), sequence.seq_id))
-        return name, entries
+        return name, [Entry.of(sequence, make, sequence.seq_id) for sequence in sequences]
 
     def _check_length(self, prompt: int, answer: int) -> None:
         longest = self._machine.max_length

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from draftproof.api import Speculator
 from draftproof.config import Depth, ServiceSettings
@@ -109,8 +108,7 @@ class Machine:
         params = SamplingParams(max_tokens=tokens, ignore_eos=True)
         (sequence,) = self._speculator.sequences(self._drafters[name], prompt, params, 0)
         self.drafting.assign(0, name)
-        trees = sequence.pairing.verifier.trees
-        self.loop.add(Entry(sequence, partial(self.controllers(name, None), trees), 0))
+        self.loop.add(Entry.of(sequence, self.controllers(name, None), 0))
         while self.loop.busy:
             turn = self.loop.turn()
             for _, fault in (*turn.faults, *turn.failures):
