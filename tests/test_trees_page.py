@@ -28,6 +28,12 @@ def test_pictures_are_there_and_small():
         assert 1_000 < (ROOT / "docs" / picture).stat().st_size < 60_000
 
 
+def test_snippet_prints_what_is_shown(capsys):
+    (snippet, shown) = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", PAGE, re.DOTALL).groups()
+    exec(compile(snippet, "trees.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
 def kept(rule, proposal, width):
     """Probability that one of so many siblings is accepted."""
     propose = sibling_proposer(constant_law(*Q), 1, proposal, width)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from draftproof.output import Output, Piece, Sample
     from draftproof.sampling.grammar import Grammar
     from draftproof.sampling.params import SamplingParams
+    from draftproof.static_tree import StaticTree
     from draftproof.stats.counters import Stats
     from draftproof.theory import best_depth, expected_speedup, simulate_speedup
 
@@ -28,6 +29,7 @@ _HOMES = {
     "Sample": "output",
     "SamplingParams": "sampling.params",
     "Speculator": "api",
+    "StaticTree": "static_tree",
     "Stats": "stats.counters",
     "Stream": "api",
     "best_depth": "theory",
@@ -45,6 +47,7 @@ __all__ = [
     "Sample",
     "SamplingParams",
     "Speculator",
+    "StaticTree",
     "Stats",
     "Stream",
     "best_depth",

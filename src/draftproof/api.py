@@ -13,19 +13,20 @@ from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
 from draftproof.control.costs import CostBook
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
-from draftproof.drafters.base import Drafter, check_confidence, remembers
+from draftproof.drafters.base import Drafter, check_plan, remembers
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
 from draftproof.engine.grammars import Grammars
 from draftproof.engine.prompt import Prompt, encode, is_batch
-from draftproof.engine.request import Drafts, Language, make_sequences
+from draftproof.engine.request import Drafts, Language, make_sequences, spread
 from draftproof.errors import InvalidPrompt, InvalidSetting
 from draftproof.models.base import TargetModel
 from draftproof.models.load import load
 from draftproof.models.vocab import num_tokens
 from draftproof.output import Output, Piece, pieces, sample
 from draftproof.sampling.params import SamplingParams
+from draftproof.static_tree import StaticTree
 from draftproof.tuned import read_tuned
 from draftproof.verification.base import Verifier
 from draftproof.verification.registry import choose, find
@@ -59,7 +60,7 @@ class Speculator:
         if grammars is None and tokenizer is not None:
             grammars = Grammars(tokenizer, self.num_tokens)
         self.grammars = grammars
-        check_confidence(drafter, self.settings.min_confidence)
+        check_plan(drafter, self.settings)
         if verifier is not None and not find(verifier).greedy:
             # A pair that can never work is refused here, not in the first request.
             warm = SamplingParams(temperature=1.0)
@@ -76,6 +77,7 @@ class Speculator:
         width: int | None = None,
         nodes: int | None = None,
         min_confidence: float | None = None,
+        tree: StaticTree | None = None,
         verifier: str | Verifier | None = None,
         dtype: Any = "auto",
         device: Any = "auto",
@@ -91,6 +93,7 @@ class Speculator:
         has to know of the machine is measured once and kept in the user's cache.
         width: children of a drafted token, with a fixed depth; 1, the default, drafts chains.
         nodes, min_confidence: most tokens of a draft; how sure a model has to be to draft on.
+        tree: a tree of fixed places instead of depth, width and nodes.
         verifier: tokenwise, blockwise, tree, traversal, coupled or point; by default the best for
         each request (`verification/registry.py`); or a rule of your own.
         dtype, device: "auto" is float32 on a CPU, the checkpoint's own type on a GPU.
@@ -102,7 +105,7 @@ class Speculator:
         if isinstance(drafter, str):
             check_spec(drafter)
         settings = (settings or EngineSettings()).having(
-            depth=depth, width=width, nodes=nodes, min_confidence=min_confidence
+            depth=depth, width=width, nodes=nodes, min_confidence=min_confidence, tree=tree
         )
         by_name = isinstance(target, str) and isinstance(drafter, str)
         loaded = load(target, tokenizer=tokenizer, dtype=dtype, device=device)
@@ -189,7 +192,7 @@ class Speculator:
         plain: bool = False,
     ) -> Stream:
         """Generate for one prompt, piece by piece; `Stream.output` holds the whole afterwards."""
-        (params,) = _spread(params, 1)
+        (params,) = spread(params, 1)
         if is_batch(prompt):
             raise InvalidPrompt("stream takes one prompt and was given a list; use generate")
         if params.n != 1:
@@ -217,7 +220,7 @@ class Speculator:
         batch = is_batch(prompt)
         prompts = cast("Sequence[Prompt]", prompt if batch else [prompt])
         groups: list[list[decode.Sequence]] = []
-        for one, wanted in zip(prompts, _spread(params, len(prompts)), strict=True):
+        for one, wanted in zip(prompts, spread(params, len(prompts)), strict=True):
             ids = encode(one, self.tokenizer)
             first = sum(len(group) for group in groups)
             groups.append(self.sequences(drafter, ids, wanted, first_id=first))
@@ -230,7 +233,7 @@ class Speculator:
 
     def _engine(self, drafter: Drafter) -> Engine:
         plain = isinstance(drafter, NoDrafter)
-        settings = replace(self.settings, depth=0) if plain else self.settings
+        settings = replace(self.settings, depth=0, tree=None) if plain else self.settings
         return Engine(self.target, drafter, settings, self.costs)
 
     def sequences(
@@ -280,21 +283,3 @@ def _output(group: list[decode.Sequence], steps: dict[int, list[Step]]) -> Outpu
         for sequence in group
     )
     return Output(tuple(first.tokens[: first.prompt_length]), samples)
-
-
-def _spread(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> Sequence[SamplingParams]:
-    given = params if isinstance(params, (list, tuple)) else [params]
-    if wrong := [one for one in given if not isinstance(one, SamplingParams | None)]:
-        raise InvalidSetting(
-            f"params holds a {type(wrong[0]).__name__}; give SamplingParams, as in "
-            "generate(prompt, SamplingParams(max_tokens=64))"
-        )
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise InvalidSetting(
-            f"{len(params)} SamplingParams were given for {count} prompts; give one, or one each"
-        )
-    return params

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from draftproof.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from draftproof.static_tree import StaticTree
 
 DEFAULT_TARGET = "smollm2-135m"
 DEFAULT_DRAFTER = "self-int8"
@@ -33,6 +36,9 @@ class EngineSettings:
     min_confidence: float = 0.0
     """0 to 1: a draft ends with a token at whose place a drafter that is a model was less sure than
     this. For a fixed depth: "auto" finds out by itself what pays."""
+    tree: StaticTree | None = None
+    """A tree whose every place is fixed beforehand; depth, width and nodes are then its own. For
+    drafters that branch by choice of theirs: models, `suffix`, `recycling`."""
     max_batch: int = 32
     """Sequences decoded side by side; the rest wait for a free row."""
     prefill_chunk: int = 512
@@ -46,6 +52,8 @@ class EngineSettings:
     """Upper limit of one key/value cache; a larger request is refused before it starts."""
 
     def __post_init__(self) -> None:
+        if self.tree is not None:
+            self._take_from(self.tree)
         if self.depth != "auto" and not _is_count(self.depth, 0, MAX_DEPTH):
             raise InvalidSetting(
                 f"depth is {self.depth!r}; give 'auto', or 0 (plain decoding) to {MAX_DEPTH}, "
@@ -71,6 +79,15 @@ class EngineSettings:
                 raise InvalidSetting(f"{name} is {getattr(self, name)}; give at least 1")
         if self.kernels not in get_args(Kernels):
             raise InvalidSetting(f"kernels is {self.kernels!r}; give 'exact' or 'fastest'")
+
+    def _take_from(self, tree: StaticTree) -> None:
+        for name in ("depth", "width", "nodes"):
+            value, own = getattr(self, name), getattr(tree, name)
+            if value not in (type(self).__dataclass_fields__[name].default, own):
+                raise InvalidSetting(
+                    f"{name} is {value!r} and that of the tree is {own}; leave one of them out"
+                )
+            object.__setattr__(self, name, own)
 
     def having(self, **fields: Any) -> EngineSettings:
         """These settings with other values of some fields; None leaves a field as it is."""

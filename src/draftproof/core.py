@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from draftproof.config import MAX_NODES
+from draftproof.static_tree import Place, StaticTree
 
 if TYPE_CHECKING:
     import torch
@@ -84,11 +85,23 @@ class Plan:
     min_confidence: float = 0.0
     """Go on behind a token only if a model that drafts was at least so sure at its place, as
     `Draft.confidences` says; look-ups have no such number."""
+    tree: StaticTree | None = None
+    """The only places that may get a token; `depth`, `width` and `nodes` are then its own, or less
+    deep."""
     bar: float = 0.0
     """For the look-up of a hybrid: how many tokens its draft has to promise, beyond `floor` for
     each of its nodes."""
     lookup: Plan | None = None
     """What the look-up of a hybrid may draft instead; None leaves it to the hybrid."""
+
+    def children(self, place: Place) -> int:
+        """Most children of the node at `place`, the ranks down to it; () is the anchor."""
+        return self.width if self.tree is None else self.tree.children(place)
+
+    @property
+    def fertile(self) -> int:
+        """How many nodes of a level may get children."""
+        return self.width if self.tree is None else self.nodes
 
 
 def path_to(parents: Sequence[int], node: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from draftproof.errors import InvalidSetting
+from draftproof.static_tree import StaticTree
 from tests.bench.conftest import matrix
 
 
@@ -36,6 +37,15 @@ def test_every_fixed_depth_meets_every_width_and_auto_chooses_its_own():
     assert path.short_label == "model:b, depth 4, width 2"
 
 
+def test_static_trees_stand_beside_depths_or_alone():
+    trees = (StaticTree.by_level(2, 1), StaticTree.parse("[(0,), (1,), (1, 0)]"))
+    labels = ["ngram, tree 2,1", "ngram, tree [(0,), (1,), (1, 0)]"]
+    alone = matrix(depths=(), trees=trees, peers=(), min_confidence=0.5)
+    assert [cell.label for cell in alone.cells(0.0, 1)] == ["plain", *labels]
+    beside = matrix(depths=("auto",), trees=trees, peers=())
+    assert [cell.label for cell in beside.cells(0.0, 1)] == ["plain", "ngram, auto depth", *labels]
+
+
 def test_every_temperature_meets_every_batch():
     many = matrix(temperatures=(0.0, 0.7), batches=(1, 3))
     assert list(many.settings()) == [(0.0, 1), (0.0, 3), (0.7, 1), (0.7, 3)]
@@ -62,6 +72,9 @@ def test_drafting_peers_sit_batches_out_and_say_why():
         ({"widths": (0,)}, "width is 0"),
         ({"widths": (1, 65)}, "width is 65"),
         ({"depths": ("auto",), "widths": (3,)}, "chooses the width as well"),
+        ({"depths": (), "widths": (3,), "trees": (StaticTree.by_level(2),)}, "the width as well"),
+        ({"depths": ()}, "depths of the bench are empty"),
+        ({"trees": (StaticTree.by_level(2),) * 2}, "name StaticTree.* twice"),
         ({"temperatures": (-1.0,)}, "temperature"),
         ({"batches": (0,)}, "at least 1"),
         ({"peers": ("vllm",)}, "peer is 'vllm'"),

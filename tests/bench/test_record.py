@@ -61,6 +61,7 @@ OUR_FIELDS = {
     "depth": 4,
     "batch": 1,
     "width": 1,
+    "tree": None,
     "prompt_tokens": 1,
     "generated": 3,
     "exactness": "near-tie",

@@ -74,10 +74,25 @@ def test_widths_are_cells_and_nodes_hold_for_all(bench):
     assert report["exact"] is True
 
 
+def test_static_trees_are_cells_beside_depths(bench):
+    trees = ("--tree", "2,1", "--tree", "[(0,), (0, 0), (0, 1)]")
+    result = json.loads(bench("--json", *trees, "--nodes", "5").out)
+    assert [cell["label"] for cell in result["cells"]] == [
+        "plain",
+        "early-exit:1, depth 3",
+        "early-exit:1, tree 2,1",
+        "early-exit:1, tree 1,2",
+    ]
+    assert [cell["tree"] for cell in result["cells"]] == [None, None, "2,1", "1,2"]
+    assert [cell["depth"] for cell in result["cells"]] == [None, 3, 2, 2]
+    assert result["exact"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (("--drafter", "ngrams"), "ngrams"),
+        (("--tree", "0"), "give 1 or more"),
         (("--drafter", "none"), "always run"),
         (("--depth", "65"), "65"),
         (("--width", "0"), "width is 0"),

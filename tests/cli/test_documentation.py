@@ -67,7 +67,7 @@ def test_the_object_of_bench(call, folder, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "hello"}\n')
-    own = ("--prompts", "prompts.jsonl", "--plot", "bench.png", "--by-category")
+    own = ("--prompts", "prompts.jsonl", "--plot", "bench.png", "--by-category", "--tree", "2,1")
     report = json.loads(
         call("bench", "--target", folder, *SHORT, *own, "--nodes", "9", "--json").out
     )
@@ -75,7 +75,7 @@ def test_the_object_of_bench(call, folder, tmp_path, monkeypatch):
     # All rows have the same keys; the one that drafts has something in each of them.
     assert len({tuple(row) for row in report["cells"] + report["by_category"]}) == 1
     assert report["by_category"]
-    drafting = [row for row in report["by_category"] if row["drafter"] is not None]
+    drafting = [row for row in report["by_category"] if row["tree"] is not None]
     report |= {"cells": drafting, "by_category": []}
     assert shape(report) == shape(documented("bench"))
 

@@ -240,6 +240,14 @@ def test_width_and_nodes_reach_the_engine(generate):
     assert tree["token_ids"] == small["token_ids"]
 
 
+def test_a_static_tree_reaches_the_engine(generate):
+    report = parsed(generate("hello", "--json", "--depth", "2", "--tree", "3,2"))
+    stats = report["stats"]
+    assert stats["drafted"] > 3 * stats["target_calls"]
+    assert len(stats["drafted_per_position"]) == 2
+    assert report["token_ids"] == parsed(generate("hello", "--json", "--depth", "0"))["token_ids"]
+
+
 def test_grammars_shape_the_text(generate, tmp_path):
     """Each of the four options, in what the model says."""
     schema = {"enum": ["left", "right"], "x-guidance": {"whitespace_flexible": False}}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
 from draftproof.core import Plan
-from draftproof.drafters.base import remembers
+from draftproof.drafters.base import remembers, takes_static_trees
 from draftproof.drafters.foreign import foreign_drafter
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.none import NoDrafter
@@ -26,6 +26,7 @@ from draftproof.engine import engine as engine_module
 from draftproof.errors import InvalidSetting
 from draftproof.models.hf import HFModel
 from draftproof.sampling.params import SamplingParams
+from draftproof.static_tree import StaticTree
 from draftproof.verification.registry import VERIFIERS
 from tests.foreign import byte_level, foreign_pair, sentencepiece
 from tests.tiny import one_thread as one_thread
@@ -48,6 +49,7 @@ DRAFTERS = (
     "model-tli",
     "model-slem",
 )
+TREE = StaticTree.parse("[(0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)]")
 RULES = (
     ("coupled", 1),
     ("coupled", 3),
@@ -56,8 +58,10 @@ RULES = (
     ("blockwise", 1),
     ("tree", 3),
     ("traversal", 3),
+    ("traversal", TREE),
+    ("coupled", TREE),
 )
-"""With the width of their drafts."""
+"""With the width of their drafts, or with a static tree of that size."""
 LENGTHS = (9, 1, 14, 3, 6, 2, 11, 5)
 
 
@@ -113,7 +117,8 @@ def plain(architecture, seeded):
 
 def generated(architecture, name, rule, width, batch, seeded):
     """Outputs of as many requests as make a batch, and some that join it."""
-    settings = EngineSettings(depth=3, width=width, nodes=7, max_batch=batch, prefill_chunk=4)
+    shape = {"tree": width} if width is TREE else {"depth": 3, "width": width, "nodes": 7}
+    settings = EngineSettings(**shape, max_batch=batch, prefill_chunk=4)
     drafter = made(architecture, name)
     system = Speculator(target_of(architecture), drafter, verifier=rule, settings=settings)
     prompts, params = requests(seeded)
@@ -127,6 +132,7 @@ CELLS = [
     for rule, width in RULES
     if VERIFIERS[rule].accepts & made("llama", name).proposals
     if name != "none" or (rule, width) == ("coupled", 1)
+    if width is not TREE or takes_static_trees(made("llama", name))
 ]
 
 
@@ -173,6 +179,7 @@ PLANS = st.builds(
     nodes=st.sampled_from([1, 3, 8, 64]),
     floor=st.sampled_from([0.0, 0.0, 0.2]),
     min_confidence=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+    tree=st.sampled_from([None, None, TREE, StaticTree.by_level(2, 1, 1, 2)]),
 )
 
 

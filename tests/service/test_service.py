@@ -20,6 +20,7 @@ from draftproof.errors import (
     Overloaded,
 )
 from draftproof.sampling.params import SamplingParams
+from draftproof.static_tree import StaticTree
 from tests.service.conftest import LONG, Ear, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
 
@@ -298,6 +299,19 @@ def test_a_wish_for_automatic_depth_is_honoured_beside_a_threshold_for_fixed_one
     others = {"ngram": NgramDrafter()}
     with serving("llama", drafters=others, min_confidence=0.4) as (service, made, _):
         for wish in (None, Speculation(depth="auto"), Speculation(drafter="ngram")):
+            ear = Ear()
+            service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
+            expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
+            assert ear.wait().tokens() == expected
+
+
+def test_a_static_tree_is_of_the_service_and_a_wish_goes_without():
+    """And so does a further drafter that does not keep to places."""
+    others = {"ngram": NgramDrafter()}
+    shape = {"depth": "auto", "tree": StaticTree.by_level(2, 1)}
+    with serving("llama", drafters=others, **shape) as (service, made, _):
+        wishes = (None, Speculation(depth="auto"), Speculation(depth=4), Speculation(depth=2))
+        for wish in (*wishes, Speculation(drafter="ngram"), Speculation(enabled=False)):
             ear = Ear()
             service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
             expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids

@@ -45,17 +45,21 @@ class Decoders:
         around = Surroundings(
             plain.target, plain.tokenizer, start.dtype, start.device, plain.settings
         )
-        self._ours: dict[tuple[str | None, Depth | None, int | None], Speculator] = {}
+        self._ours: dict[tuple[str | None, Depth | None, int | None, str | None], Speculator] = {}
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
-            for depth, width in matrix.shapes():
+            for depth, width, tree in matrix.shapes():
                 settings = replace(
                     plain.settings,
                     depth=depth,
                     width=width or 1,
+                    nodes=None if tree else plain.settings.nodes,
+                    tree=tree,
                     min_confidence=0.0 if depth == "auto" else matrix.min_confidence,
                 )
-                self._ours[spec, depth, width] = plain.with_drafter(drafter, settings)
+                self._ours[spec, depth, width, None if tree is None else str(tree)] = (
+                    plain.with_drafter(drafter, settings)
+                )
         self._peers: Mapping[str, PeerProcess] = {
             spec: PeerProcess(replace(start, spec=spec)) for spec in matrix.peers
         }
@@ -93,7 +97,7 @@ class Decoders:
         if cell.system == PLAIN:
             decode = self.plain.plain
         else:
-            ours = self._ours[cell.drafter, cell.depth, cell.width]
+            ours = self._ours[cell.drafter, cell.depth, cell.width, cell.tree]
             # What a drafter remembers of this very prompt from an earlier cell would be its answer.
             decode = ours.with_drafter(fresh(ours.drafter)).generate
         self._memory.reset()

@@ -12,8 +12,11 @@ from draftproof.config import Depth, EngineSettings
 from draftproof.drafters.registry import check_spec
 from draftproof.errors import InvalidSetting
 from draftproof.sampling.params import SamplingParams
+from draftproof.static_tree import StaticTree
 
 PLAIN, OURS = "plain", "draftproof"
+
+Shape = tuple[Depth, int | None, StaticTree | None]
 
 
 def shortened(label: str) -> str:
@@ -36,6 +39,8 @@ class Cell:
     """Prompts decoded side by side."""
     width: int | None = None
     """Children of a drafted token; present exactly for OURS at a fixed depth."""
+    tree: str | None = None
+    """A static tree that is drafted; only for OURS."""
 
     @property
     def is_peer(self) -> bool:
@@ -46,6 +51,8 @@ class Cell:
         """A short name within one setting."""
         if self.system != OURS:
             return self.system
+        if self.tree is not None:
+            return f"{self.drafter}, tree {self.tree}"
         depth = "auto depth" if self.depth == "auto" else f"depth {self.depth}"
         width = "" if self.width in (None, 1) else f", width {self.width}"
         return f"{self.drafter}, {depth}{width}"
@@ -72,13 +79,17 @@ class Matrix:
     peers: tuple[str, ...]
     widths: tuple[int, ...] = (1,)
     """With each fixed depth; depth "auto" chooses the width, too."""
+    trees: tuple[StaticTree, ...] = ()
+    """Each with every drafter, beside the depths."""
     min_confidence: float = 0.0
-    """With each fixed depth, as `EngineSettings` has it."""
+    """With each fixed depth and tree, as `EngineSettings` has it."""
 
     def __post_init__(self) -> None:
-        for name in ("drafters", "depths", "widths", "temperatures", "batches"):
+        for name in ("drafters", "widths", "temperatures", "batches"):
             _check_distinct(name, getattr(self, name), least=1)
-        _check_distinct("peers", self.peers, least=0)
+        _check_distinct("depths", self.depths, least=0 if self.trees else 1)
+        for name in ("trees", "peers"):
+            _check_distinct(name, getattr(self, name), least=0)
         for drafter in self.drafters:
             check_spec(drafter)
             if drafter == "none":
@@ -92,9 +103,11 @@ class Matrix:
                 raise InvalidSetting(
                     "depth is 0, which is plain decoding, and that is always run; give 1 or more"
                 )
-        only_auto = set(self.depths) == {"auto"}
+        only_auto = set(self.depths) <= {"auto"}
         for width in self.widths:
-            EngineSettings("auto" if only_auto else 1, width, min_confidence=self.min_confidence)
+            EngineSettings("auto" if only_auto else 1, width)
+        never_fixed = only_auto and not self.trees
+        EngineSettings("auto" if never_fixed else 1, min_confidence=self.min_confidence)
         for temperature in self.temperatures:
             SamplingParams(temperature=temperature)
         for batch in self.batches:
@@ -111,20 +124,23 @@ class Matrix:
     def cells(self, temperature: float, batch: int) -> list[Cell]:
         """Plain decoding, our drafters in every shape, and the peers."""
         ours = [
-            Cell(OURS, drafter, depth, temperature, batch, width)
+            Cell(
+                OURS, drafter, depth, temperature, batch, width, None if tree is None else str(tree)
+            )
             for drafter in self.drafters
-            for depth, width in self.shapes()
+            for depth, width, tree in self.shapes()
         ]
         plain, *peers = (
             Cell(system, None, None, temperature, batch) for system in (PLAIN, *self.peers)
         )
         return [plain, *ours, *peers]
 
-    def shapes(self) -> Iterator[tuple[Depth, int | None]]:
-        """Depth and width of drafts; no width where the depth is "auto"."""
+    def shapes(self) -> Iterator[Shape]:
+        """Depth, width and static tree of drafts; no width where the depth is "auto"."""
         for depth in self.depths:
             widths: tuple[int | None, ...] = (None,) if depth == "auto" else self.widths
-            yield from ((depth, width) for width in widths)
+            yield from ((depth, width, None) for width in widths)
+        yield from ((tree.depth, tree.width, tree) for tree in self.trees)
 
 
 def _check_distinct(name: str, values: Sequence[Any], least: int) -> None:

@@ -277,13 +277,15 @@ def _with_rule(
 ) -> Speculator:
     """The same target, judged by `rule`, with the drafter and depth given or its own."""
     settings = speculator.settings
+    if depth is not None:
+        settings = replace(settings, depth=depth, width=1, tree=None)
     return Speculator(
         speculator.target,
         drafter or speculator.drafter,
         tokenizer=speculator.tokenizer,
         end_ids=speculator.end_ids,
         verifier=rule,
-        settings=settings if depth is None else replace(settings, depth=depth, width=1),
+        settings=settings,
     )
 
 

@@ -27,6 +27,8 @@ Examples:
 
   draftproof bench --depth 4 --width 1 --width 3 --nodes 16
 
+  draftproof bench --drafter self-int8 --tree 1,1,1 --tree 3,2,1
+
   draftproof bench --prompts questions.jsonl --per-category 2 --by-category
 
   draftproof bench --peer transformers-lookup --plot bench.png
@@ -62,6 +64,14 @@ def bench(
     ] = None,
     nodes: options.Nodes = None,
     min_confidence: options.MinConfidence = 0.0,
+    tree: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A tree of fixed places, as 4,2,1 (children by level), for every drafter, in "
+            "place of depths or beside them; repeatable.",
+            metavar="TREE",
+        ),
+    ] = None,
     settings: options.SettingsFile = None,
     temperature: Annotated[
         list[float] | None,
@@ -119,10 +129,11 @@ def bench(
         tuned = options.from_settings(context, settings, **given)
         target, nodes = tuned["target"], tuned["nodes"]
         drafter = drafter or [tuned["drafter"]]
-        depth, width = depth or [tuned["depth"]], width or [tuned["width"]]
+        if not tree:
+            depth, width = depth or [tuned["depth"]], width or [tuned["width"]]
     chosen = Settings(
         target=target,
-        matrix=_matrix(drafter, depth, width, temperature, batch, peer, min_confidence),
+        matrix=_matrix(drafter, depth, width, tree, temperature, batch, peer, min_confidence),
         records=records or Path(time.strftime("bench-%Y%m%d-%H%M%S.jsonl")),
         prompts=prompts,
         nodes=nodes,
@@ -153,6 +164,7 @@ def _matrix(
     drafters: list[str] | None,
     depths: list[str] | None,
     widths: list[int] | None,
+    trees: list[str] | None,
     temperatures: list[float] | None,
     batches: list[int] | None,
     peers: list[str] | None,
@@ -160,14 +172,16 @@ def _matrix(
 ) -> Matrix:
     """The settings as given, defaults where nothing is."""
     from draftproof.bench.matrix import Matrix
+    from draftproof.static_tree import StaticTree
 
     if peers and "none" in peers and len(peers) > 1:
         raise InvalidSetting("--peer none was given with other peers; give it alone, or leave it")
-    wanted = tuple(peers or _PEERS)
+    wanted, usual = tuple(peers or _PEERS), () if trees else (options.DEPTH,)
     return Matrix(
         drafters=tuple(drafters or _DRAFTERS),
-        depths=tuple(options.parse_depth(depth) for depth in depths or (options.DEPTH,)),
+        depths=tuple(options.parse_depth(depth) for depth in depths or usual),
         widths=tuple(widths or (1,)),
+        trees=tuple(StaticTree.parse(tree) for tree in trees or ()),
         temperatures=tuple(temperatures or (0.0,)),
         batches=tuple(batches or (1,)),
         peers=() if wanted == ("none",) else wanted,

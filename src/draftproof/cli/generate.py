@@ -49,6 +49,7 @@ def generate(
     width: options.Width = 1,
     nodes: options.Nodes = None,
     min_confidence: options.MinConfidence = 0.0,
+    tree: options.Tree = None,
     settings: options.SettingsFile = None,
     verifier: options.VerifierName = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 256,
@@ -132,6 +133,7 @@ def generate(
     speculator = options.load_speculator(
         **pair,
         min_confidence=min_confidence,
+        tree=tree,
         verifier=verifier,
         dtype=dtype,
         device=device,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from draftproof.api import Speculator
     from draftproof.config import Kernels
     from draftproof.sampling.grammar import Grammar
+    from draftproof.static_tree import StaticTree
 
 Target = Annotated[
     str,
@@ -64,6 +65,14 @@ MinConfidence = Annotated[
     typer.Option(
         help="Where a model drafts, go on only behind tokens at whose place it was at least so "
         "sure, 0 to 1; needs a --depth, as auto finds out what pays."
+    ),
+]
+Tree = Annotated[
+    str | None,
+    typer.Option(
+        help="A tree of fixed places instead of depth, width and nodes: children by level, as "
+        "4,2,1, or each place, as '[(0,), (1,), (0, 0)]'.",
+        metavar="TREE",
     ),
 ]
 VerifierName = Annotated[
@@ -120,6 +129,7 @@ def load_speculator(
     width: int = 1,
     nodes: int | None = None,
     min_confidence: float = 0.0,
+    tree: str | None = None,
 ) -> Speculator:
     """Load a pair with a spinner on stderr."""
     from draftproof.api import Speculator
@@ -132,6 +142,7 @@ def load_speculator(
         width=width,
         nodes=nodes,
         min_confidence=min_confidence,
+        tree=parse_tree(tree),
         kernels=cast("Kernels", kernels),
     )
     if verifier is not None:
@@ -150,7 +161,10 @@ def from_settings(context: typer.Context, path: Path | None, **given: Any) -> di
 
     tuned = read_tuned(path)
     named = {name for name in given if _is_from_command_line(context, name)}
-    if "depth" in named:  # another depth than the one that the shape was found for
+    # Width and nodes were found for the depth beside them, and a tree has its own.
+    if _is_from_command_line(context, "tree"):
+        named |= {"depth", "width", "nodes"}
+    if "depth" in named:
         named |= {"width", "nodes"}
     return {name: given[name] if name in named else getattr(tuned, name) for name in given}
 
@@ -168,6 +182,13 @@ def parse_depth(text: str | int) -> config.Depth:
         return int(text)
     except ValueError:
         raise InvalidSetting(f"--depth is {text!r}; give auto, or 0 to {MAX_DEPTH}") from None
+
+
+def parse_tree(text: str | None) -> StaticTree | None:
+    """What --tree says."""
+    from draftproof.static_tree import StaticTree
+
+    return None if text is None else StaticTree.parse(text)
 
 
 @contextmanager

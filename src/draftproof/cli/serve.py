@@ -56,6 +56,7 @@ def serve(
     depth: options.Depth = options.DEPTH,
     width: options.Width = 1,
     nodes: options.Nodes = None,
+    tree: options.Tree = None,
     settings: options.SettingsFile = None,
     verifier: options.VerifierName = None,
     name: Annotated[
@@ -163,6 +164,7 @@ def serve(
         depth=options.parse_depth(pair["depth"]),
         width=pair["width"],
         nodes=pair["nodes"],
+        tree=options.parse_tree(tree),
         max_batch=max_batch,
         max_cache_bytes=max_cache_bytes,
         kernels=cast("Kernels", kernels),

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from draftproof.config import EngineSettings
 from draftproof.core import Context, Draft, Plan, Proposal, Step
 from draftproof.errors import InvalidSetting
 from draftproof.models.cache import KVCache
@@ -60,7 +61,8 @@ class Drafter(Protocol):
     says so by an attribute `remembers = True`: rules are chosen accordingly. If the memory outlives
     a loop, its method `fresh()` gives the same drafter without it. One with a cache of its own says
     by `cache_bytes_per_token` what that takes. One that ends its drafts where it is less sure than
-    `Plan.min_confidence` says so by `stops_in_doubt = True`.
+    `Plan.min_confidence` says so by `stops_in_doubt = True`, and one that keeps to the places of a
+    `Plan.tree` by `takes_static_trees = True`.
     """
 
     name: str
@@ -107,12 +109,22 @@ def stops_in_doubt(drafter: Drafter) -> bool:
     return bool(getattr(drafter, "stops_in_doubt", False))
 
 
-def check_confidence(drafter: Drafter, min_confidence: float) -> None:
-    """Refuse a threshold for a drafter that would not heed it."""
-    if min_confidence > 0 and not stops_in_doubt(drafter):
+def takes_static_trees(drafter: Drafter) -> bool:
+    """Whether it keeps to the places of a `Plan.tree`."""
+    return bool(getattr(drafter, "takes_static_trees", False))
+
+
+def check_plan(drafter: Drafter, settings: EngineSettings) -> None:
+    """Refuse a threshold or a static tree for a drafter that would not heed it."""
+    if settings.min_confidence > 0 and not stops_in_doubt(drafter):
         raise InvalidSetting(
-            f"min_confidence is {min_confidence:g} and the drafter {drafter.name!r} does not say "
-            "how sure it is, as only models do; leave min_confidence out"
+            f"min_confidence is {settings.min_confidence:g} and the drafter {drafter.name!r} does "
+            "not say how sure it is, as only models do; leave min_confidence out"
+        )
+    if settings.tree is not None and not takes_static_trees(drafter):
+        raise InvalidSetting(
+            f"a tree was given and the drafter {drafter.name!r} does not choose which places get a "
+            "token; leave the tree out, or take a model, suffix or recycling"
         )
 
 

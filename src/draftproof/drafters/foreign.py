@@ -76,6 +76,7 @@ class TokenLevelDrafter:
 
     proposals = ModelDrafter.proposals
     stops_in_doubt = True
+    takes_static_trees = True
 
     def __init__(self, pair: ForeignPair) -> None:
         self.name = f"model-tli:{pair.model.name}"

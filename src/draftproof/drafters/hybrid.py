@@ -21,6 +21,7 @@ from draftproof.drafters.base import (
     fresh,
     remembers,
     stops_in_doubt,
+    takes_static_trees,
 )
 from draftproof.drafters.lookup import Guess, LookupDrafter, LookupDrafting
 from draftproof.models.cache import KVCache
@@ -36,6 +37,7 @@ class HybridDrafter:
         self.proposals = other.proposals
         self.remembers = remembers(lookup) or remembers(other)
         self.stops_in_doubt = stops_in_doubt(other)
+        self.takes_static_trees = takes_static_trees(lookup) and takes_static_trees(other)
         self.dearest = dearest(other)
         self.cache_bytes_per_token = cache_bytes_per_token(other)
         self._lookup = lookup

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from draftproof.core import Context, Draft, Plan, Proposal
 from draftproof.drafters.base import Drafter, Drafting
 from draftproof.models.cache import KVCache
+from draftproof.static_tree import Place
 
 State = TypeVar("State")
 
@@ -61,25 +62,26 @@ def grow(
     parents: list[int] = []
     score = 0.0
     fertile = [0] * plan.depth
-    # (-path probability, age, depth, parent, token, state): ages differ, states never compare.
-    open_nodes: list[tuple[float, int, int, int, int, State]] = []
+    # (-path probability, age, place, parent, token, state): ages differ, states never compare.
+    open_nodes: list[tuple[float, int, Place, int, int, State]] = []
     age = 0
 
-    def expand(node: int, depth: int, chance: float, state: State) -> None:
+    def expand(node: int, place: Place, chance: float, state: State) -> None:
         nonlocal age
-        if depth == plan.depth or fertile[depth] == plan.width:
+        depth, most = len(place), plan.children(place)
+        if most == 0 or depth == plan.depth or fertile[depth] == plan.fertile:
             return
         fertile[depth] += 1
-        for token, share, behind in successors(state, plan.width):
+        for rank, (token, share, behind) in enumerate(successors(state, most)):
             if chance * share >= plan.floor:
-                heappush(open_nodes, (-chance * share, age, depth + 1, node, token, behind))
+                heappush(open_nodes, (-chance * share, age, (*place, rank), node, token, behind))
                 age += 1
 
-    expand(-1, 0, 1.0, root)
+    expand(-1, (), 1.0, root)
     while open_nodes and len(tokens) < plan.nodes:
-        negative, _, depth, parent, token, state = heappop(open_nodes)
+        negative, _, place, parent, token, state = heappop(open_nodes)
         tokens.append(token)
         parents.append(parent)
         score -= negative
-        expand(len(tokens) - 1, depth, -negative, state)
+        expand(len(tokens) - 1, place, -negative, state)
     return Guess(Draft(tuple(tokens), tuple(parents), None, Proposal.POINT), score)

@@ -20,6 +20,7 @@ _AHEAD = 128
 class ModelDrafter:
     proposals = frozenset(Proposal)
     stops_in_doubt = True
+    takes_static_trees = True
 
     def __init__(self, model: TargetModel, vocab_size: int, prefill_chunk: int) -> None:
         """`vocab_size` is the target's V; padded vocabularies may differ from the drafter's."""

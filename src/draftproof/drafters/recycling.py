@@ -30,6 +30,7 @@ class RecyclingDrafter:
     name = "recycling"
     proposals = frozenset({Proposal.POINT})
     remembers = True
+    takes_static_trees = True
 
     def __init__(self, vocab_size: int) -> None:
         """`vocab_size` is the target's V; a loop's table takes 32 V bytes."""

@@ -21,6 +21,7 @@ from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
 from draftproof.sampling.draw import argmax
+from draftproof.static_tree import Place
 
 _DRAWN = (Proposal.SAMPLED, Proposal.DISTINCT)
 """Proposals whose nodes were left to chance: once drawn they have to be submitted."""
@@ -126,6 +127,7 @@ class _Tree:
     chances: list[float] = field(default_factory=list)
     """Of the path down to each node, as far as the drafter knows."""
     confidences: list[float] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     laws: list[torch.Tensor] = field(default_factory=list)
     columns: list[int | None] = field(default_factory=list)
     frontier: list[int] = field(default_factory=list)
@@ -150,10 +152,12 @@ class _Tree:
             for node in range(first, len(self.tokens))
             if self.confidences[node] >= self.plan.min_confidence
         ]
+        if self.plan.tree is not None:
+            sure = [node for node in sure if self.plan.children(self.places[node])]
         likeliest = sorted(sure, key=lambda node: -self.chances[node])
         settled = self.context.proposal in _DRAWN or self.plan.width == 1
         ends = self.depth == self.plan.depth or (settled and len(self.tokens) >= self.plan.nodes)
-        self.frontier = [] if ends else sorted(likeliest[: self.plan.width])
+        self.frontier = [] if ends else sorted(likeliest[: self.plan.fertile])
 
     def _draw_children(self, node: int, logits: torch.Tensor) -> None:
         tokens = [
@@ -167,17 +171,20 @@ class _Tree:
         best = float(q.max())
         if not best > 0 or chance * best < self.plan.floor:
             return
-        first = len(self.tokens)
+        first, place = len(self.tokens), self.places[node] if node >= 0 else ()
+        most = self.plan.children(place)
         if proposal is Proposal.POINT:
-            self._take_likeliest(node, chance, q)
+            self._take_likeliest(node, chance, q, most)
         elif proposal is Proposal.COUPLED:
-            self._race(node, chance, q, len(tokens))
+            self._race(node, chance, q, most, len(tokens))
         else:
-            self._draw(node, chance, q)
-        self.confidences += [best] * (len(self.tokens) - first)
+            self._draw(node, chance, q, most)
+        born = len(self.tokens) - first
+        self.confidences += [best] * born
+        self.places += [(*place, rank) for rank in range(born)]
 
-    def _take_likeliest(self, node: int, chance: float, q: torch.Tensor) -> None:
-        width = min(self.plan.width, len(q))
+    def _take_likeliest(self, node: int, chance: float, q: torch.Tensor, most: int) -> None:
+        width = min(most, len(q))
         # For one token topk takes three times as long.
         best = argmax(q[None]) if width == 1 else torch.topk(q, width).indices
         for token in best.tolist():
@@ -185,10 +192,10 @@ class _Tree:
             if share > 0 and chance * share >= self.plan.floor:
                 self._add(node, token, chance * share, None)
 
-    def _race(self, node: int, chance: float, q: torch.Tensor, position: int) -> None:
+    def _race(self, node: int, chance: float, q: torch.Tensor, most: int, position: int) -> None:
         """The first tokens of the race that the target's own draw will run with p."""
         left = q.clone()
-        for _ in range(self.plan.width):
+        for _ in range(most):
             if not float(left.max()) > 0:
                 return
             token = self.context.noise.race(left, position)
@@ -197,14 +204,14 @@ class _Tree:
                 self._add(node, token, chance * share, None)
             left[token] = 0.0
 
-    def _draw(self, node: int, chance: float, q: torch.Tensor) -> None:
+    def _draw(self, node: int, chance: float, q: torch.Tensor, most: int) -> None:
         """Independent draws, or draws without replacement; how many is settled beforehand."""
         whole = q
-        for _ in range(min(self.plan.width, self.plan.nodes - len(self.tokens))):
+        for _ in range(min(most, self.plan.nodes - len(self.tokens))):
             offset = len(self.tokens)
             token = self.context.noise.draw(q, len(self.context.tokens), Purpose.DRAFT, offset)
             self._add(node, token, chance * float(whole[token]), q)
-            if self.context.proposal is Proposal.DISTINCT and self.plan.width > 1:
+            if self.context.proposal is Proposal.DISTINCT and most > 1:
                 q = q.clone()
                 q[token] = 0.0
                 mass = q.sum(dtype=torch.float64)

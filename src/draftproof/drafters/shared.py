@@ -19,6 +19,7 @@ from draftproof.models.cache import KVCache
 class SharedCacheDrafter:
     proposals = frozenset(Proposal)
     stops_in_doubt = True
+    takes_static_trees = True
 
     def __init__(self, name: str, model: TargetModel) -> None:
         self.name = name

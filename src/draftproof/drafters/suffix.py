@@ -39,6 +39,7 @@ _State = tuple[int, Places]
 class SuffixDrafter:
     proposals = frozenset({Proposal.POINT})
     remembers = True
+    takes_static_trees = True
 
     def __init__(
         self,

@@ -75,7 +75,9 @@ class Engine:
         depth, width = self.settings.depth, self.settings.width
         if depth != "auto":
             sure = self.settings.min_confidence
-            return lambda trees: FixedPlan(depth, width if trees else 1, nodes, sure)
+            tree = FixedPlan(depth, width, nodes, sure, self.settings.tree)
+            chain = FixedPlan(depth, 1, nodes, sure)
+            return lambda trees: tree if trees else chain
         costs, prior = self.measured_costs(text), prior_of(self.drafter.name)
         make = HybridControl if is_hybrid(self.drafter) else AdaptiveControl
         return lambda trees: make(costs, prior, nodes, trees)

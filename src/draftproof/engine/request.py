@@ -138,3 +138,20 @@ def _check_prompt(prompt: Ids[int], target: TargetModel, num_tokens: int) -> Non
         raise InvalidPrompt(
             f"the prompt holds token id {wrong[0]}; {target.name} knows ids 0 to {num_tokens - 1}"
         )
+
+
+def spread(params: SamplingParams | Ids[SamplingParams] | None, count: int) -> Ids[SamplingParams]:
+    """The parameters of each of `count` prompts; one serves them all, and None means the usual."""
+    given = params if isinstance(params, (list, tuple)) else [params]
+    if wrong := [one for one in given if not isinstance(one, SamplingParams | None)]:
+        raise InvalidSetting(
+            f"params holds a {type(wrong[0]).__name__}; give SamplingParams, as in "
+            "generate(prompt, SamplingParams(max_tokens=64))"
+        )
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidSetting(
+            f"{len(params)} SamplingParams were given for {count} prompts; give one, or one each"
+        )
+    return params

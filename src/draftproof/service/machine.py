@@ -8,7 +8,12 @@ from dataclasses import replace
 from draftproof.api import Speculator
 from draftproof.config import Depth, ServiceSettings
 from draftproof.control.base import ControllerFactory
-from draftproof.drafters.base import Drafter, cache_bytes_per_token, stops_in_doubt
+from draftproof.drafters.base import (
+    Drafter,
+    cache_bytes_per_token,
+    stops_in_doubt,
+    takes_static_trees,
+)
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.routed import RoutedDrafting
 from draftproof.engine.engine import Engine
@@ -123,7 +128,9 @@ class Machine:
         by_hand = depth != "auto"
         width = settings.width if by_hand else 1
         sure = settings.min_confidence if by_hand and stops_in_doubt(drafter) else 0.0
-        settings = replace(settings, depth=depth, width=width, min_confidence=sure)
+        asked = depth == settings.depth and takes_static_trees(drafter)
+        tree = settings.tree if asked else None
+        settings = replace(settings, depth=depth, width=width, min_confidence=sure, tree=tree)
         return Engine(self._speculator.target, drafter, settings, self._speculator.costs)
 
     def _some_text(self) -> Sequence[int]:

@@ -20,6 +20,7 @@ from draftproof.theory.speedup import (
     expected_tokens,
     round_cost,
 )
+from draftproof.theory.trees import best_static_tree
 
 if TYPE_CHECKING:
     from draftproof.theory.simulate import SimulatedSpeedup, simulate_speedup
@@ -32,6 +33,7 @@ __all__ = [
     "SimulatedSpeedup",
     "VerifyCost",
     "best_depth",
+    "best_static_tree",
     "break_even_acceptance",
     "expected_speedup",
     "expected_tokens",

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from draftproof.config import MAX_NODES
+from draftproof.static_tree import Place, StaticTree
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -61,3 +64,12 @@ def best_nodes(
             heappush(heap, (-child, order, count, level + 1, 0, chance, 1.0))
             order += 1
         count += 1
+
+
+def best_static_tree(rates: Sequence[float], ranks: Sequence[float], nodes: int) -> StaticTree:
+    """The tree of at most `nodes` places that the target accepts most tokens of, as Sequoia's
+    dynamic program finds it; `rates` and `ranks` as for `best_nodes`."""
+    places = [Place()]
+    for node in best_nodes(rates, ranks, MAX_NODES, nodes):
+        places.append((*places[node.parent + 1], node.rank))
+    return StaticTree(tuple(places[1:]))
