@@ -69,7 +69,7 @@ class Charge:
         width = max(plan.width for plan in plans)
         cost = replace(
             done.cost,
-            draft_s=self.curves.draft_seconds(done.cost.levels, width),
+            draft_s=self.curves.draft_seconds(done.cost.levels, width, length),
             verify_s=self.curves.verify_seconds(done.cost.columns, length),
             rest_s=self.curves.rest,
         )

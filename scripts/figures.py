@@ -60,15 +60,15 @@ MACHINES = {
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     system = Speculator.from_pretrained(TARGET, DRAFTER, settings=SHAPE)
-    rounds = record(system, PROMPT)
-    one = max(rounds, key=lambda one: one.turns and len(one.path))
-
-    def word(token: int) -> str:
-        return repr(system.tokenizer.decode([token]))[1:-1].replace(" ", "␣")
-
+    one, word = most_telling(record(system, PROMPT)), word_of(system)
     save(draw_tree(one, word), folder / "tree.png")
     save(draw_mask(one, word), folder / "mask.png")
     save(draw_gain(), folder / "gain.png")
+
+
+def word_of(system: Speculator) -> Callable[[int], str]:
+    """How a token is written in a picture."""
+    return lambda token: repr(system.tokenizer.decode([token]))[1:-1].replace(" ", "␣")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -124,6 +124,11 @@ def record(system: Speculator, prompt: str) -> list[Round]:
     )
     watched.generate(prompt, SamplingParams(max_tokens=40))
     return recorder.rounds
+
+
+def most_telling(rounds: Sequence[Round]) -> Round:
+    """The longest path that leaves the drafter's first choices."""
+    return max(rounds, key=lambda one: one.turns and len(one.path))
 
 
 class Recorder:

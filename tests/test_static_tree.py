@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,12 +80,55 @@ def test_settings_take_depth_width_and_nodes_from_a_tree():
             settings.having(**{name: value})
 
 
-def test_the_best_static_tree_is_the_one_that_theory_grows():
-    rates, ranks = (0.6, 0.6, 0.6), (0.4, 0.28, 0.2)
-    tree = best_static_tree(rates, ranks, 9)
-    grown = list(best_nodes(rates, ranks, 64, 9))
-    assert tree.nodes == 9
-    assert {(len(place), place[-1]) for place in tree.places} == {
-        (node.level, node.rank) for node in grown
-    }
+def accepted(tree, rates, ranks):
+    """Tokens of a tree that the target accepts, in the mean."""
+    total = 0.0
+    for place in tree.places:
+        chance = 1.0
+        for level, rank in enumerate(place):
+            row = (rates[level], *ranks)
+            chance *= row[rank] * prod(1 - better for better in row[:rank])
+        total += chance
+    return total
+
+
+def every_tree(nodes, levels, width):
+    """All trees of so many places."""
+    found = {()}
+    for _ in range(nodes):
+        found = {
+            tuple(sorted((*places, (*parent, rank))))
+            for places in found
+            for parent in ((), *places)
+            if len(parent) < levels
+            for rank in [sum(place[:-1] == parent for place in places)]
+            if rank < width
+        }
+    return map(StaticTree, found)
+
+
+@pytest.mark.parametrize(
+    ("rates", "ranks"),
+    [
+        ((0.6, 0.6, 0.6), (0.4, 0.28)),
+        ((0.5, 0.02), (0.9, 0.5)),
+        ((0.6, 0.15, 0.15), (0.4, 0.1)),
+        ((0.1, 0.9, 0.9), (0.3, 0.3)),
+        ((0.0, 1.0), (1.0, 0.5)),
+    ],
+)
+def test_no_static_tree_is_better_than_the_best(rates, ranks):
+    """Second choices that are likelier than first ones included."""
+    for nodes in range(1, 7):
+        trees = every_tree(nodes, len(rates), 1 + len(ranks))
+        best = max(accepted(tree, rates, ranks) for tree in trees)
+        assert accepted(best_static_tree(rates, ranks, nodes), rates, ranks) == pytest.approx(best)
+
+
+def test_the_best_static_tree_is_grown_by_chance_where_first_choices_are_likeliest():
+    rates, ranks = (0.6,) * 4, (0.4, 0.28, 0.2)
+    for nodes in (1, 8, 30, 64):
+        tree = best_static_tree(rates, ranks, nodes)
+        grown = sum(node.chance for node in best_nodes(rates, ranks, 64, nodes))
+        assert accepted(tree, rates, ranks) == pytest.approx(grown)
     assert best_static_tree((0.9, 0.9), (), 5) == StaticTree.by_level(1, 1)

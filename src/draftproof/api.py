@@ -13,7 +13,7 @@ from draftproof.config import DEFAULT_DRAFTER, Depth, EngineSettings
 from draftproof.control.costs import CostBook
 from draftproof.core import Step
 from draftproof.decode import sequence as decode
-from draftproof.drafters.base import Drafter, check_plan, remembers
+from draftproof.drafters.base import Drafter, branches, check_plan, remembers
 from draftproof.drafters.none import NoDrafter
 from draftproof.drafters.registry import Surroundings, check_spec, make_drafter
 from draftproof.engine.engine import Engine
@@ -87,7 +87,7 @@ class Speculator:
 
         target: a name of `draftproof models`, a folder, a .gguf file, a hub id, a loaded model,
         or (model, tokenizer). A loaded model is left as it is; its weights are shared.
-        drafter: self-int8, ngram, suffix, suffix:FILE, recycling, lookahead, model:PATH,
+        drafter: self-int8, ngram, suffix, either with :FILE, recycling, lookahead, model:PATH,
         early-exit:N, hybrid:A,B, none (docs/drafters.md), or an object of your own.
         depth: tokens drafted per round, or "auto", the default, for as many as pay; what that
         has to know of the machine is measured once and kept in the user's cache.
@@ -203,6 +203,12 @@ class Speculator:
         return Stream(self._engine(drafter), sequence)
 
     @property
+    def width(self) -> int | None:
+        """Children of a drafted token; None where depth "auto" settles that round by round."""
+        is_open = self.settings.depth == "auto" and branches(self.drafter)
+        return None if is_open else self.settings.width
+
+    @property
     def language(self) -> Language:
         """What is known of the target's ids."""
         return Language(self.tokenizer, self.num_tokens, self.end_ids, self.grammars)
@@ -247,8 +253,7 @@ class Speculator:
         everything about the request is checked here."""
         # Without drafts there is nothing to judge, so any rule is plain decoding.
         verifier = None if isinstance(drafter, NoDrafter) else self.verifier
-        width = self.settings.width
-        drafts = Drafts(drafter.name, drafter.proposals, verifier, width, remembers(drafter))
+        drafts = Drafts(drafter.name, drafter.proposals, verifier, self.width, remembers(drafter))
         return make_sequences(ids, params, self.target, self.language, drafts, first_id)
 
 

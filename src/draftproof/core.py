@@ -69,6 +69,8 @@ class Context:
     noise: Noise
     proposal: Proposal
     """How the drafter has to draw, agreed with the verifier at construction."""
+    prompt_length: int = 0
+    """How many of the tokens are the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_the_object_of_tune(call, folder, tmp_path, monkeypatch):
     report = json.loads(call("tune", "--target", folder, *options).out)
     wanted = documented("tune")
     for costs in (*report["costs"].values(), *wanted["costs"].values()):
-        for curve in ("verify", "attention"):
+        for curve in ("verify", "attention", "draft_attention"):
             costs[curve] = sum(costs[curve].values())
         costs["draft"] = sum(sum(points.values()) for points in costs["draft"].values())
     for part in ("verified", "forecasts"):

@@ -64,6 +64,19 @@ def test_curves_by_hand_hold_always():
     assert CostBook(by_hand=curves).curves("here", 5, pytest.fail) is curves
 
 
+def test_what_the_next_process_measures_again_is_good_enough_for_this_one(tmp_path):
+    path, measure = tmp_path / "costs.json", Measuring()
+    book = CostBook(path)
+    book.curves("here", 1, measure)
+    book.forget("here", at_once=False)
+    book.curves("here", 1, measure)
+    book.curves("here", 2, measure)
+    assert measure.sizes == [1, 2]
+    assert json.loads(path.read_text()) == {}
+    CostBook(path).curves("here", 1, measure)
+    assert measure.sizes == [1, 2, 1]
+
+
 def test_what_is_forgotten_is_measured_again_and_only_once(tmp_path):
     path, measure = tmp_path / "costs.json", Measuring()
     book = CostBook(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from draftproof.control.acceptance import AcceptanceEstimate
 from draftproof.control.adaptive import AdaptiveControl
 from draftproof.control.fixed import FixedPlan
 from draftproof.control.joint import plan_together
@@ -110,12 +111,14 @@ def test_rows_beside_plain_ones_draft_as_in_a_batch_of_that_size():
     assert sum(plan.depth for plan in plans) < sum(plan.depth for plan in alone)
 
 
-def test_each_row_is_priced_by_its_own_drafter():
+@pytest.mark.parametrize("padded", [False, True])
+def test_each_row_is_priced_by_its_own_drafter(padded):
+    """Padding pays for columns, not for another drafter's levels."""
     free = {rows: curves(rows, draft=0.001, free=99) for rows in (1, 2, 3, 4)}
     dear = {rows: curves(rows, draft=0.9, free=99) for rows in (1, 2, 3, 4)}
     for first, second in ((free, dear), (dear, free)):
         many = [AdaptiveControl(book.__getitem__, 0.9) for book in (first, first, second, second)]
-        depths = [plan.depth for plan in plan_together(many, [64] * 4, [10] * 4, padded=False)]
+        depths = [plan.depth for plan in plan_together(many, [64] * 4, [10] * 4, padded)]
         cheap, costly = (depths[:2], depths[2:]) if first is free else (depths[2:], depths[:2])
         assert min(cheap) >= 2
         assert max(costly) == 0
@@ -133,6 +136,21 @@ def test_a_round_of_many_drafters_teaches_none_of_them_what_it_costs():
         costly.forecast.observe(took, 1)
     assert before.draft_seconds(2, 1) == pytest.approx(free[2].draft_seconds(2))
     assert costly.forecast.draft_seconds(2, 1) == pytest.approx(dear[2].draft_seconds(2))
+
+
+def test_who_plans_apart_does_not_notice_how_the_others_fare():
+    book = {rows: curves(rows, draft=0.05) for rows in (1, 2, 3)}
+
+    def depths(others):
+        controllers = [AdaptiveControl(book.__getitem__, 0.7) for _ in range(3)]
+        for one in controllers[:2]:
+            one._acceptance = AcceptanceEstimate(others)
+        plans = plan_together(controllers, [9] * 3, [10] * 3, False, apart=[2])
+        return [plan.depth for plan in plans]
+
+    good, bad = depths(0.99), depths(0.05)
+    assert good[:2] != bad[:2]
+    assert good[2] == bad[2] > 0
 
 
 def test_no_room_is_no_draft():

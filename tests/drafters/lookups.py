@@ -13,7 +13,8 @@ def begin(drafter, rows=4):
 
 
 def context(tokens, row=0) -> Context:
-    return Context(row, row, tokens, warp=None, noise=None, proposal=Proposal.POINT)
+    """All of `tokens` as the prompt: what counts is what it was at first."""
+    return Context(row, row, tokens, None, None, Proposal.POINT, prompt_length=len(tokens))
 
 
 def step_of(tokens, draft=None) -> Step:

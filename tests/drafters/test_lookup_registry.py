@@ -32,14 +32,15 @@ def test_a_drafter_is_called_what_it_was_asked_for(spec):
 
 def test_every_look_up_is_in_the_list_of_drafters():
     assert set(LOOKUPS) < set(DRAFTER_HELP)
-    assert {"suffix:FILE", "hybrid:A,B"} < set(DRAFTER_HELP)
+    assert {"ngram:FILE", "suffix:FILE", "hybrid:A,B"} < set(DRAFTER_HELP)
 
 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("suffixes", "choose one of"),
-        ("ngram:3", "choose one of"),
+        ("ngram:3", "cannot be read"),
+        ("ngram:", "give a file of text, ngram:notes.txt"),
         ("recycling:x", "choose one of"),
         ("suffix:", "give a file of text"),
         ("suffix:/no/such/file", "cannot be read"),
@@ -96,8 +97,9 @@ def test_a_corpus_needs_the_targets_tokenizer(tmp_path):
         make_drafter(f"suffix:{tmp_path / 'notes.txt'}", around())
 
 
+@pytest.mark.parametrize("name", ["ngram", "suffix"])
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_a_corpus_is_read_with_the_targets_tokenizer_and_drafted_from(tmp_path, kind):
+def test_a_corpus_is_read_with_the_targets_tokenizer_and_drafted_from(tmp_path, kind, name):
     target = tiny_model("llama", vocab_size=len(WORDS))
     pair = (target, word_tokenizer(WORDS))
     params = SamplingParams(max_tokens=24)
@@ -105,8 +107,8 @@ def test_a_corpus_is_read_with_the_targets_tokenizer_and_drafted_from(tmp_path, 
     path = tmp_path / f"notes.{kind}"
     text = f"a b c d {plain.text}"
     path.write_text(json.dumps({"text": text}) + "\n" if kind == "jsonl" else text)
-    knowing = Speculator.from_pretrained(pair, f"suffix:{path}")
-    assert knowing.drafter.name == f"suffix:notes.{kind}"
+    knowing = Speculator.from_pretrained(pair, f"{name}:{path}", depth=4)
+    assert knowing.drafter.name == f"{name}:notes.{kind}"
     output = knowing.generate("a b c d", params)
     assert output.token_ids == plain.token_ids
     assert output.stats.target_calls < plain.stats.target_calls / 2

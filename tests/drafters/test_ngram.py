@@ -55,6 +55,41 @@ def test_a_guess_is_worth_more_behind_a_longer_match_and_ends_where_it_is_worth_
     assert drafting.guess(long, Plan(3, floor=0.6)).draft.tokens == (3, 9)
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    corpus=st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=3),
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=20),
+)
+def test_a_corpus_is_asked_where_it_knows_a_longer_suffix(corpus, tokens) -> None:
+    drafter = NgramDrafter(4, corpus=corpus)
+    (draft,) = drafter.begin(KVCache(rows=2, capacity=1)).propose([context(tokens)], [Plan(3)])
+
+    def longest(texts, own):
+        found = [
+            length
+            for text in texts
+            for length in range(1, min(4, len(tokens)) + 1)
+            for start in range(len(text) - length)
+            if text[start : start + length] == tokens[-length:]
+            if not own or start + length < len(tokens)
+        ]
+        return max(found, default=0)
+
+    here, there = longest([tokens], own=True), longest(corpus, own=False)
+    expected = brute_force(tokens, 3, 4, 1) if here >= there else None
+    if expected is not None:
+        assert list(draft.tokens) == expected
+    else:
+        drafted = list(draft.tokens)
+        wanted = [*tokens[-there:], *drafted]
+        assert any(
+            text[start : start + len(wanted)] == wanted
+            for text in corpus
+            for start in range(len(text))
+        )
+        assert drafted
+
+
 def test_a_single_token_has_no_past_to_look_up() -> None:
     drafts = begin().propose([context([5]), context([5, 5], row=1)], [Plan(4), Plan(4)])
     assert [draft.tokens for draft in drafts] == [(), (5,)]

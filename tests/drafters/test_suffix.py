@@ -97,6 +97,17 @@ def test_an_unfinished_or_empty_request_is_not_shared():
     assert drafter._finished._index.num_tokens == 0
 
 
+def test_a_request_that_was_broken_off_is_not_shared_and_its_row_starts_anew():
+    drafter = SuffixDrafter()
+    drafting = begin(drafter)
+    follow(drafting, [1, 2, 3], 4)
+    drafting.forget(0)
+    assert drafter._finished._index.num_tokens == 0
+    assert drafted(drafting, [2, 3], Plan(2)).tokens == ()
+    drafting.release(0)
+    assert drafter._finished._index.num_tokens == 0, "nothing was generated behind the prompt"
+
+
 def test_a_moved_sequence_is_shared_from_its_new_row_and_reused_rows_start_anew():
     drafter = SuffixDrafter()
     drafting = begin(drafter)
@@ -123,7 +134,7 @@ def test_a_thousand_requests_stay_within_the_cap():
         assert drafter._finished._index.num_tokens <= 200
     assert drafter._finished._index.num_tokens > 200 - (MAX_MATCH + 4)
     assert not drafting._texts._rows
-    assert not drafting._prompt_lengths
+    assert not drafting._prompts
 
 
 def test_two_loops_of_one_drafter_may_run_at_once():

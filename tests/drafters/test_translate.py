@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from draftproof.drafters.translate import TokenByToken, WholeText
@@ -33,6 +33,7 @@ def own_ids(ids, pairs) -> list[int]:
 
 
 @EVERY_DIRECTION
+@settings(deadline=None)
 @given(TEXTS, st.lists(st.integers(1, 9), min_size=1, max_size=5))
 @example(LONG, [3])
 @example("日本語の文章😀", [1])

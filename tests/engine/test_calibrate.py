@@ -58,6 +58,18 @@ def test_curves_are_what_the_passes_took(clock):
     assert curves.draft_seconds(8) == pytest.approx(2.0)
 
 
+def test_drafting_takes_longer_behind_a_long_context(clock):
+    target = Timed(clock, base=1.0, column=0.1)
+    drafter = ModelDrafter(Timed(clock, base=0.25, column=0.0, token=1e-3), V, 4)
+    curves = measure_costs(target, drafter, [1, 2, 3], rows=1)
+    for levels in (1, 4, 8):
+        near = curves.draft_seconds(levels, context_length=curves.context)
+        assert curves.draft_seconds(levels, context_length=500) - near == pytest.approx(
+            levels * 1e-3 * (500 - curves.context)
+        )
+        assert curves.draft_seconds(levels) == near
+
+
 def test_a_batch_costs_what_a_batch_costs(clock):
     target = Timed(clock, base=1.0, column=0.1)
     drafter = ModelDrafter(Timed(clock, base=0.25, column=0.05), V, 4)

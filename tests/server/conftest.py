@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -161,3 +162,14 @@ def make_client(spec, service):
         return Client(make_app(spec, service, ServerSettings(**settings), name="tiny"), key)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    """A model that a process can load."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model(
+        "llama", max_position_embeddings=4096, vocab_size=259, eos_token_id=2
+    ).save_pretrained(path)
+    byte_tokenizer().save_pretrained(path)
+    return path

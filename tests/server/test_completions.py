@@ -131,7 +131,15 @@ def test_the_last_chunk_has_usage_and_statistics_where_they_are_asked_for(client
 
 
 @pytest.mark.parametrize(
-    "wish", [{}, {"enabled": False}, {"drafter": "slow"}, {"depth": 1}, {"depth": 0}]
+    "wish",
+    [
+        {},
+        {"enabled": False},
+        {"enabled": False, "drafter": "none", "depth": 0},
+        {"drafter": "slow"},
+        {"depth": 1},
+        {"depth": 0},
+    ],
 )
 def test_speculation_changes_no_seeded_text(client, spec, wish):
     body = client.complete(**SEEDED, speculation={**wish, "stats": True})

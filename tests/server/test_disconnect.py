@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 import time
 from dataclasses import replace
 
 import httpx
 import pytest
 
+from draftproof.api import Speculator
+from draftproof.server import routes
 from draftproof.server.app import make_app
+from draftproof.server.errors import ClientLeft
+from draftproof.server.stream import unless_left
 from tests.server.conftest import Slow, wait_for
 from tests.server.serving import served
 
@@ -77,3 +83,38 @@ def test_a_stream_comes_as_it_is_made(slow):
             if len(times) == 20:
                 break
     assert times[-1] - times[0] > 0.05, "20 ms a round, two chunks each"
+
+
+def test_a_prompt_is_not_read_for_nobody(slow, monkeypatch):
+    service, address = slow
+    begun, left, read = threading.Event(), threading.Event(), []
+    encode = Speculator.encode
+
+    def waits(self, prompt):
+        read.append(prompt)
+        begun.set()
+        assert left.wait(10)
+        return encode(self, prompt)
+
+    monkeypatch.setattr(Speculator, "encode", waits)
+    monkeypatch.setattr(routes, "unless_left", telling(left, unless_left))
+    connection = asked(address, **LONG | {"prompt": ["hello", "x", "y"]})
+    assert begun.wait(10)
+    connection.close()
+    assert left.wait(10)
+    httpx.post(f"{address}{PATH}", json={"prompt": "next", "max_tokens": 1})
+    assert read == ["hello", "next"]
+    wait_for(lambda: service.snapshot().running + service.snapshot().waiting == 0)
+
+
+def telling(event, work):
+    """`work`, and the event is set once it has raised that the client left and that was heard."""
+
+    async def told(*arguments):
+        try:
+            return await work(*arguments)
+        except ClientLeft:
+            asyncio.get_running_loop().call_later(0.05, event.set)
+            raise
+
+    return told

@@ -91,3 +91,49 @@ def test_a_service_that_cannot_start_is_not_ready(spec, make_service, monkeypatc
     assert (health.status_code, health.json()) == (503, {"status": "failed"})
     assert client.post(PATH, prompt="x").status_code == 503
     service.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_service_that_breaks_says_so_to_those_it_breaks_off(spec, make_service, stream):
+    service = make_service()
+    client = Client(make_app(spec, service))
+
+    def broken():
+        raise ZeroDivisionError(TEXT)
+
+    with ThreadPoolExecutor() as pool:
+        sent = {"prompt": TEXT, "max_tokens": 400, "ignore_eos": True}
+        slow = {"drafter": "slow"}
+        running = pool.submit(client.post, PATH, **sent, speculation=slow, stream=stream)
+        wait_for(lambda: service.snapshot().running == 1)
+        service._worker.turn = broken
+        answer = running.result()
+    if stream:
+        error = json.loads(events(answer.text)[-1])["error"]
+    else:
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+        error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("overloaded_error", "failed")
+    assert "failed" in error["message"]
+    assert TEXT not in answer.text
+    answer = client.post(PATH, prompt="x")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "failed")
+
+
+@pytest.mark.parametrize("code", ["draining", "failed"])
+def test_a_service_that_goes_down_while_a_prompt_is_encoded(spec, make_service, monkeypatch, code):
+    service = make_service()
+    client = Client(make_app(spec, service))
+    encode = type(spec).encode
+
+    def goes_down(self, prompt):
+        if code == "draining":
+            service.drain(0)
+        else:
+            service.fault = ZeroDivisionError()
+        return encode(self, prompt)
+
+    monkeypatch.setattr(type(spec), "encode", goes_down)
+    answer = client.post(PATH, prompt="x")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+    assert answer.json()["error"]["code"] == code

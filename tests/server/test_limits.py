@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from draftproof.server import door
+from draftproof.server import door, order
 from draftproof.server.app import make_app
 from tests.server.conftest import Client, Slow, events, wait_for, whole
 
@@ -52,8 +53,34 @@ def test_lengths_counts_and_depths(make_client):
     ):
         answer = client.post(COMPLETIONS, **within | beyond)
         assert refused(answer, 400, "limit_exceeded")["param"] == param
+    for name in ("max_tokens", "max_completion_tokens"):
+        chat = {"messages": [{"role": "user", "content": "x"}], name: 9}
+        assert refused(client.post(CHAT, **chat), 400, "limit_exceeded")["param"] == name
     answer = client.post(COMPLETIONS, **within | {"prompt": ["hello!!"]})
     assert refused(answer, 400, "context_length_exceeded")["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (COMPLETIONS, {"prompt": ["x", "y"], "logprobs": 4}, "logprobs"),
+        (
+            CHAT,
+            {
+                "messages": [{"role": "user", "content": "x"}],
+                "logprobs": True,
+                "top_logprobs": 9,
+            },
+            "top_logprobs",
+        ),
+    ],
+)
+def test_an_answer_may_have_so_many_logprobs(client, monkeypatch, path, body, name):
+    monkeypatch.setattr(order, "MAX_ALTERNATIVES", 200)
+    assert whole(client.post(path, **body, n=2, max_tokens=10))
+    error = refused(client.post(path, **body, n=2, max_tokens=11), 400, "limit_exceeded")
+    assert error["param"] == name
+    assert "220" in error["message"]
 
 
 def test_the_services_own_limits(spec, make_service):
@@ -133,14 +160,45 @@ def test_a_request_has_so_much_time(make_client, service):
     wait_for(lambda: service.snapshot().running == 0)
 
 
+def test_time_is_looked_at_between_prompts(make_client, service, spec, monkeypatch):
+    encode, submit = type(spec).encode, service.submit
+    read, queued = [], []
+
+    def slowly(self, prompt):
+        time.sleep(0.2)
+        read.append(prompt)
+        return encode(self, prompt)
+
+    def queue(*arguments, **named):
+        time.sleep(0.2)
+        queued.append(submit(*arguments, **named))
+        return queued[-1]
+
+    client = make_client(max_seconds=0.3)
+    body = {"prompt": ["x"] * 16, "max_tokens": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(spec), "encode", slowly)
+        error = refused(client.post(COMPLETIONS, **body), 504, "deadline_exceeded")
+    assert "fewer or shorter prompts" in error["message"]
+    assert 1 <= len(read) <= 2
+    with monkeypatch.context() as patch:
+        patch.setattr(service, "submit", queue)
+        refused(client.post(COMPLETIONS, **body), 504, "deadline_exceeded")
+    assert 1 <= len(queued) <= 2
+    wait_for(lambda: service.snapshot().running + service.snapshot().waiting == 0)
+
+
 def test_before_the_first_round_nothing_is_taken(spec, make_service):
     service = make_service(start=False)
     client = Client(make_app(spec, service))
     health = client.get("/health")
     assert (health.status_code, health.json()) == (503, {"status": "warming up"})
+    bare = client.request("HEAD", "/health")
+    assert (bare.status_code, bare.headers["retry-after"]) == (503, "10")
     refused(client.post(COMPLETIONS, prompt="x"), 503, "warming_up")
     service.start()
     wait_for(lambda: client.get("/health").status_code == 200)
+    assert client.request("HEAD", "/health").status_code == 200
     assert client.complete(max_tokens=1)
     service.close()
 

@@ -135,11 +135,15 @@ def test_gauges_are_those_of_the_moment_of_reading():
     assert (value["cache_tokens",], value["requests_waiting",]) == (4096, 2)
 
 
-def test_refusals_by_reason():
+def test_refusals_are_counted_as_the_door_tells_them():
     metrics = Metrics()
+    metrics.turned_away("overloaded")
     metrics.refused("queue_full")
-    metrics.refused("queue_full")
-    assert scraped(metrics)["requests_refused_total", "queue_full"] == 2
+    metrics.turned_away("overloaded")
+    value = scraped(metrics)
+    assert {key[1]: n for key, n in value.items() if key[0] == "requests_refused_total"} == {
+        "overloaded": 2
+    }
 
 
 def test_two_services_in_a_process_count_apart(played):

@@ -23,7 +23,7 @@ def families():
     """Every metric, each with at least one sample."""
     metrics = Metrics()
     metrics.submitted(1)
-    metrics.refused("queue_full")
+    metrics.turned_away("overloaded")
     metrics.round(round_of(turn("aac", drafted=3), turn("p")))
     metrics.ended(ended())
     metrics.exposition(StandIn().snapshot())
@@ -60,6 +60,10 @@ def test_the_table_lists_every_metric_as_it_is():
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
 def test_the_dashboard_asks_for_metrics_that_exist(expression):
     assert names_in(expression) <= exposed_names()
+
+
+def test_no_panel_takes_what_is_counted_for_samples_from_what_is_counted_for_requests():
+    assert not [one for one in expressions() if " - " in one]
 
 
 def test_the_dashboard_can_be_imported():

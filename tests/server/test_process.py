@@ -1,17 +1,12 @@
-"""`draftproof serve` as a process of its own, with the official client and with what docs show."""
+"""A server as a process of its own, with the official client and with what docs show."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import io
-import os
 import re
-import signal
 import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -19,8 +14,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 import draftproof as dp
-from tests.server.conftest import byte_tokenizer, wait_for
-from tests.tiny import tiny_model
+from tests.server.conftest import wait_for
+from tests.server.process import NAME, Process
 
 openai = pytest.importorskip("openai")
 
@@ -29,74 +24,6 @@ pytestmark = pytest.mark.slow
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"<!-- run -->\n```(sh|python)\n(.*?)```", PAGE, flags=re.DOTALL)
 HELLO = [{"role": "user", "content": "hello"}]
-NAME = "smollm2-135m"
-MAIN = "from draftproof.cli import main; main()"
-
-
-class Process:
-    """A server on a free port, and what it says on standard error."""
-
-    def __init__(self, folder: Path, *options: str, **environment: str) -> None:
-        command = [sys.executable, "-c", MAIN, "serve", "--target", str(folder), "--port", "0"]
-        self.said: list[str] = []
-        self.address = ""
-        self._process = subprocess.Popen(
-            [*command, "--drafter", "ngram", "--depth", "4", "--name", NAME, *options],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )
-        self._listener = threading.Thread(target=self._listen)
-        self._listener.start()
-
-    def __enter__(self) -> Process:
-        try:
-            wait_for(self._is_ready, seconds=120)
-        except BaseException:
-            self.__exit__()
-            print("".join(self.said))
-            raise
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._listener.join()
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stream:
-            self.said.extend(iter(stream.readline, ""))
-
-    def _is_ready(self) -> bool:
-        assert self._process.poll() is None, "it ended by itself"
-        found = re.search(r"at (http://\S+)/v1", "".join(self.said))
-        if found is None:
-            return False
-        self.address = found[1]
-        with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"{self.address}/health").status_code == 200
-        return False
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self._process.send_signal(number)
-
-    def end(self) -> int:
-        """The exit code."""
-        return self._process.wait(30)
-
-    def client(self, kind=openai.OpenAI, key: str = "none", **options):
-        return kind(base_url=f"{self.address}/v1", api_key=key, max_retries=0, **options)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    tiny_model(
-        "llama", max_position_embeddings=4096, vocab_size=259, eos_token_id=2
-    ).save_pretrained(path)
-    byte_tokenizer().save_pretrained(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -236,66 +163,3 @@ def test_what_the_docs_show_works(server, language, example):
         )
         assert done.returncode == 0, command + done.stderr
         assert done.stdout.strip()
-
-
-@contextlib.contextmanager
-def stream(server: Process, tokens: int):
-    """A stream that has begun."""
-    wish = {"ignore_eos": True, "speculation": {"enabled": False, "stats": True}}
-    with server.client(key="sesame", timeout=60) as client:
-        answer = client.completions.create(
-            model=NAME,
-            prompt="hello",
-            max_tokens=tokens,
-            stream=True,
-            temperature=0,
-            extra_body=wish,
-        )
-        with answer:
-            chunks = iter(answer)
-            next(chunks)
-            yield chunks
-
-
-def test_sigterm_lets_running_requests_end_and_tells_others(folder):
-    with Process(folder, DRAFTPROOF_API_KEYS="sesame,other") as server:
-        with stream(server, 1500) as running:
-            server.signal()
-            health = f"{server.address}/health"
-            wait_for(lambda: httpx.get(health).json() == {"status": "draining"})
-            with (
-                server.client(key="other") as client,
-                pytest.raises(openai.InternalServerError) as error,
-            ):
-                client.completions.create(model=NAME, prompt="x")
-            assert error.value.status_code == 503
-            assert error.value.response.headers["retry-after"]
-            *_, last = running
-        assert last.speculation["generated"] == 1500
-        assert server.end() == 0
-        with pytest.raises(httpx.TransportError):
-            httpx.get(health)
-
-
-def test_what_runs_too_long_is_cut_off_and_told(folder):
-    with Process(folder, "--api-key", "sesame", "--drain-seconds", "0.2") as server:
-        with stream(server, 4000) as running:
-            began = time.monotonic()
-            server.signal(signal.SIGINT)
-            with pytest.raises(openai.APIError) as error:
-                list(running)
-        assert error.value.code == "draining"
-        assert server.end() == 0
-        assert time.monotonic() - began < 10
-
-
-def test_a_second_signal_ends_at_once(folder):
-    with Process(folder, "--api-key", "sesame") as server, stream(server, 4000) as running:
-        server.signal()
-        wait_for(lambda: any("once more" in line for line in server.said))
-        server.signal()
-        began = time.monotonic()
-        with pytest.raises((httpx.TransportError, openai.APIError)):
-            list(running)
-        server.end()
-        assert time.monotonic() - began < 10

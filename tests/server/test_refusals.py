@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import ValidationError
 
+from draftproof.server.chat import ChatRequest
+from draftproof.server.completions import CompletionRequest
 from draftproof.server.fields import ASKS_FOR_NOTHING
 from tests.server.conftest import Client, whole
 
@@ -51,12 +54,24 @@ def refused(answer, status, code, param):
         ({"stop": ""}, "invalid_value", "stop"),
         ({"stop": ["x" * 300]}, "invalid_value", "stop"),
         ({"logit_bias": {"x": 1}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"7": 1, "07": 2}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"-7": 1}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {" 7": 1}}, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "invalid_value", "logit_bias"),
         ({"logit_bias": {"9999": 1}}, "invalid_value", None),
         ({"logit_bias": [1]}, "invalid_value", "logit_bias"),
         ({"logprobs": 101}, "invalid_value", "logprobs"),
         ({"logprobs": True}, "invalid_value", "logprobs"),
         ({"stream_options": {"include_usage": True}}, "invalid_value", None),
         ({"speculation": {"drafter": "magic"}}, "invalid_value", None),
+        (
+            {"speculation": {"enabled": False, "drafter": "magic"}},
+            "invalid_value",
+            "speculation",
+        ),
+        ({"speculation": {"enabled": False, "drafter": "slow"}}, "invalid_value", "speculation"),
+        ({"speculation": {"enabled": False, "depth": "auto"}}, "invalid_value", "speculation"),
+        ({"speculation": {"drafter": "none", "depth": 9}}, "invalid_value", "speculation"),
         ({"speculation": {"depth": 65}}, "invalid_value", "speculation"),
         ({"speculation": {"deep": 1}}, "unknown_parameter", "speculation.deep"),
         ({"response_format": {"type": "xml"}}, "invalid_value", "response_format"),
@@ -120,6 +135,53 @@ def test_what_asks_for_nothing_is_taken(client, name):
         else:
             sent = {"messages": HELLO, name: value}
         assert whole(client.post(CHAT, **sent, max_tokens=1))
+
+
+MANY = 3000
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        (CompletionRequest, {"prompt": [{}] * MANY}, "prompt"),
+        (CompletionRequest, {"prompt": ["x"] * MANY}, "prompt"),
+        (CompletionRequest, {"prompt": [[]] * MANY}, "prompt"),
+        (CompletionRequest, {"prompt": [1] + [{}] * MANY}, "prompt"),
+        (CompletionRequest, {"prompt": [[1], [{}] * MANY]}, "prompt"),
+        (CompletionRequest, {"prompt": "x", "stop": [{}] * MANY}, "stop"),
+        (CompletionRequest, {"prompt": "x", "stop_token_ids": ["x"] * MANY}, "stop_token_ids.0"),
+        (CompletionRequest, {"prompt": "x", "choice": [{}] * MANY}, "choice.0"),
+        (
+            CompletionRequest,
+            {"prompt": "x", "logit_bias": {str(i): "x" for i in range(MANY)}},
+            "logit_bias",
+        ),
+        (
+            CompletionRequest,
+            {"prompt": "x", "metadata": dict.fromkeys(map(str, range(17)), "x")},
+            "metadata",
+        ),
+        (CompletionRequest, {"prompt": "x", **{f"_{i}": 1 for i in range(MANY)}}, "_0"),
+        (
+            CompletionRequest,
+            {"prompt": "x", "speculation": {f"_{i}": 1 for i in range(MANY)}},
+            "speculation._0",
+        ),
+        (ChatRequest, {"messages": [{}] * MANY}, "messages"),
+        (ChatRequest, {"messages": [{}] * 9}, "messages"),
+        (ChatRequest, {"messages": HELLO * MANY}, "messages"),
+        (ChatRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}, "messages"),
+        (ChatRequest, {"messages": [{"role": "user", "content": [{}] * 9}]}, "messages"),
+    ],
+)
+def test_a_body_of_many_faults_is_read_to_the_first(client, kind, fields, param):
+    with pytest.raises(ValidationError) as error:
+        kind.model_validate(fields)
+    assert error.value.error_count() <= 6, "one of each form that a field may have"
+    answer = client.post(COMPLETIONS if kind is CompletionRequest else CHAT, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert len(answer.json()["error"]["message"]) < 300
 
 
 def test_null_is_the_default(client):

@@ -4,8 +4,9 @@ nothing is left behind, and who is answered is answered right."""
 from __future__ import annotations
 
 import asyncio
-import json
-import random
+import gc
+from collections import Counter
+from dataclasses import replace
 
 import httpx
 import psutil
@@ -13,145 +14,124 @@ import pytest
 
 import draftproof as dp
 from draftproof.config import ServerSettings
+from draftproof.sampling.grammar import Grammar
 from draftproof.server.app import make_app
-from tests.server.conftest import events, texts, wait_for
+from draftproof.server.live import Live
+from draftproof.server.run import Run
+from draftproof.service.request import Request
+from tests.server.conftest import wait_for
+from tests.server.crowd import KINDS, OPTIONS, Answer, crowd
 from tests.server.serving import served
 
-PATH = "/v1/completions"
-CLIENTS, REQUESTS = 32, 500
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", "and", "naps"]
+pytest.importorskip("llguidance")
 
-
-def kinds(dice: random.Random):
-    """One request: what is sent, and what must come of it."""
-    body = {
-        "prompt": " ".join(dice.choices(WORDS, k=dice.randint(1, 12))),
-        "max_tokens": dice.randint(1, 24),
-        "temperature": dice.choice([0, 0.7, 1.3]),
-        "seed": dice.randint(0, 99),
-        "top_p": dice.choice([1, 0.9]),
-        "n": dice.choice([1, 1, 1, 2]),
-        "stream": dice.random() < 0.4,
-        "speculation": dice.choice(
-            [{}, {"enabled": False}, {"depth": dice.randint(0, 6)}, {"drafter": "slow"}]
-        ),
-    }
-    kind = dice.choices(
-        ["good", "leaves", "late", "huge", "broken", "unknown", "wrong"],
-        [60, 12, 6, 4, 6, 6, 6],
-    )[0]
-    if kind == "leaves":
-        body |= {"max_tokens": 400, "ignore_eos": True}
-    elif kind == "unknown":
-        body["surprise"] = 1
-    elif kind == "wrong":
-        body |= dice.choice([{"temperature": -1}, {"max_tokens": "many"}, {"n": 0}, {"top_p": 7}])
-    elif kind == "late":
-        body |= {"max_tokens": 450, "ignore_eos": True, "speculation": {"drafter": "slow"}}
-    return kind, body
-
-
-async def ask(http: httpx.AsyncClient, kind: str, body: dict) -> tuple[int, str]:
-    """Status and text of an answer; (0, "") of one that was not waited for."""
-    content = json.dumps(body)
-    if kind == "huge":
-        content = json.dumps(body | {"prompt": "x" * 300_000})
-    elif kind == "broken":
-        content = content[: len(content) // 2]
-    headers = {"Content-Type": "application/json"}
-    if kind == "leaves":
-        try:
-            answer = await http.post(PATH, content=content, headers=headers, timeout=0.05)
-        except httpx.TimeoutException:
-            return 0, ""
-    else:
-        answer = await http.post(PATH, content=content, headers=headers)
-    return answer.status_code, answer.text
-
-
-async def run(address: str) -> list[tuple[str, dict, int, str]]:
-    """All requests by all clients; each sends its next when the last was answered."""
-    done = []
-    limits = httpx.Limits(max_connections=CLIENTS)
-    async with httpx.AsyncClient(base_url=address, limits=limits, timeout=120) as http:
-
-        async def client(number: int) -> None:
-            dice = random.Random(number)
-            for _ in range(REQUESTS // CLIENTS + (number < REQUESTS % CLIENTS)):
-                kind, body = kinds(dice)
-                done.append((kind, body, *await ask(http, kind, body)))
-
-        await asyncio.gather(*(client(number) for number in range(CLIENTS)))
-    return done
-
-
-def streamed(text: str) -> list[str]:
-    """The texts of a stream, in the order of their choices."""
-    *chunks, last = events(text)
-    assert last == "[DONE]"
-    choices: dict[int, str] = {}
-    for chunk in map(json.loads, chunks):
-        for choice in chunk["choices"]:
-            choices[choice["index"]] = choices.get(choice["index"], "") + choice["text"]
-    return [choices[index] for index in sorted(choices)]
-
-
-def expected(spec: dp.Speculator, body: dict) -> list[str]:
-    params = dp.SamplingParams(
-        **{name: body[name] for name in ("max_tokens", "temperature", "seed", "top_p", "n")}
-    )
-    return [sample.text for sample in spec.plain(body["prompt"], params).samples]
-
-
-def test_five_hundred_requests_of_all_kinds(spec, make_service):
-    service = make_service(start=False, max_waiting=64)
-    app = make_app(spec, service, ServerSettings(max_body_bytes=200_000, max_seconds=1.5))
-    with served(app) as address:
-        wait_for(lambda: service.ready)
-        asyncio.run(run_few(address))
-        before = psutil.Process().memory_info().rss
-        done = asyncio.run(run(address))
-        wait_for(lambda: service.snapshot().sequences == 0)
-        grown = psutil.Process().memory_info().rss - before
-        assert httpx.get(f"{address}/health").status_code == 200
-        snapshot = service.snapshot()
-    assert len(done) == REQUESTS
-    check(spec, done)
-    assert (snapshot.running, snapshot.waiting) == (0, 0)
-    assert snapshot.cache_tokens_used == service._machine.loop.num_kept
-    assert not service._worker.requests
-    assert grown < 150 << 20
-
-
-async def run_few(address: str) -> None:
-    """Warm everything up that is made once."""
-    async with httpx.AsyncClient(base_url=address, timeout=60) as http:
-        for stream in (False, True):
-            await ask(http, "good", {"prompt": "the", "max_tokens": 4, "stream": stream})
-
-
-def check(spec, done) -> None:
-    """Every answer is the right one, or an error that says what is wrong."""
-    statuses = {kind: set() for kind, *_ in done}
-    compared = 0
-    for kind, body, status, text in done:
-        statuses[kind].add(status)
-        if status == 200 and kind == "good" and '"error"' not in text:
-            found = streamed(text) if body["stream"] else texts(json.loads(text))
-            assert found == expected(spec, body)
-            compared += 1
-        elif status not in (0, 200):
-            assert json.loads(text)["error"]["message"]
-    assert compared > 100
-    assert statuses["huge"] == {413}
-    for kind in ("broken", "unknown", "wrong"):
-        assert statuses[kind] == {400}, kind
-    assert statuses["good"] <= {200, 429, 504}
-    assert statuses["late"] <= {200, 429, 504}
-    assert 0 in statuses["leaves"]
+CLIENTS, FIRST, REQUESTS = 32, 96, 500
+GROWTH = 20 << 20
+"""Bytes that a process may grow by between two crowds: allocators keep what they once had."""
+REFUSED = {"huge": {413}, "broken": {400}, "unknown": {400}, "wrong": {400}, "many": {400}}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The slow drafter is still slow enough to be late."""
     monkeypatch.setattr("tests.server.conftest.Slow.pause_s", 0.004)
+
+
+class Ends(Live):
+    """Counts how requests ended, and keeps nothing of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def ended(self, report):
+        self.counts[report.outcome, report.first_token_s is not None] += 1
+
+
+def test_five_hundred_requests_of_all_kinds(spec, make_service):
+    few_rows = spec.with_drafter(spec.drafter, replace(spec.settings, max_batch=16))
+    ends = Ends()
+    service = make_service(start=False, speculator=few_rows, listener=ends)
+    patient = make_app(few_rows, service, ServerSettings(max_body_bytes=200_000, max_seconds=120))
+    hasty = make_app(few_rows, service, ServerSettings(max_seconds=1))
+    with served(patient) as address, served(hasty) as short_of_time:
+        wait_for(lambda: service.ready, seconds=60)
+        asyncio.run(crowd(address, short_of_time, CLIENTS, FIRST, seed=1))
+        before = at_rest(service)
+        done = asyncio.run(crowd(address, short_of_time, CLIENTS, REQUESTS, seed=2))
+        grown = at_rest(service) - before
+        assert httpx.get(f"{address}/health").status_code == 200
+    assert len(done) == REQUESTS
+    check_refusals(done)
+    check_good(spec, [one for one in done if one.kind == "good"])
+    check_departures(done, ends.counts)
+    assert grown < GROWTH
+
+
+def at_rest(service) -> int:
+    """Bytes of the process, once the service has let go of everything."""
+    wait_for(lambda: service.snapshot().sequences + service.snapshot().waiting == 0, seconds=30)
+    snapshot, machine = service.snapshot(), service._machine
+    assert (snapshot.running, snapshot.waiting) == (0, 0)
+    assert snapshot.cache_tokens_used == machine.loop.num_kept
+    assert machine.lost_tokens == 0
+    assert not machine.loop.entries
+    assert not service._worker.requests
+
+    def is_gone() -> bool:
+        gc.collect()
+        return not [one for one in gc.get_objects() if type(one) in (Run, Request)]
+
+    wait_for(is_gone, seconds=30)
+    return psutil.Process().memory_info().rss
+
+
+def check_refusals(done: list[Answer]) -> None:
+    """Every kind came up, and what cannot be was refused with a word about it."""
+    statuses = {kind: {one.status for one in done if one.kind == kind} for kind in KINDS}
+    for kind, wanted in REFUSED.items():
+        assert statuses[kind] == wanted, kind
+    assert statuses["late"] >= {504}
+    for one in done:
+        if one.kind in REFUSED:
+            assert one.error["message"]
+        if one.kind == "late":
+            assert one.error["code"] == "deadline_exceeded"
+
+
+def check_good(spec: dp.Speculator, good: list[Answer]) -> None:
+    """Each has its whole answer, which is the library's."""
+    for one in good:
+        assert (one.status, one.error) == (200, None)
+    outputs = spec.plain([one.prompt for one in good], [params(one.body) for one in good])
+    for one, output in zip(good, outputs, strict=True):
+        assert one.texts == [sample.text for sample in output.samples], one.body
+        assert one.logprobs in (None, sum(len(sample.token_ids) for sample in output.samples))
+    seen = Counter(name for one in good for name in one.body)
+    assert min(seen[name] for name in OPTIONS) >= 10
+    wishes = [one.body["speculation"] for one in good if "speculation" in one.body]
+    for wish in ({"enabled": False}, {"depth": "auto"}, {"drafter": "slow"}):
+        assert wish in wishes
+    assert len(good) > REQUESTS / 3
+
+
+def check_departures(done: list[Answer], ends: Counter) -> None:
+    """Clients left while they waited, while they were served, and in the middle of a stream."""
+    left = [one for one in done if one.kind in ("leaves", "stops listening")]
+    assert all(one.status in (0, 200) for one in left)
+    assert sum(one.kind == "stops listening" and one.status == 200 for one in left) >= 10
+    assert ends["cancelled", False] >= 3, "nothing had come"
+    assert ends["cancelled", True] >= 10
+    assert {outcome for outcome, _ in ends} == {"stop", "length", "cancelled", "deadline"}
+
+
+def params(body: dict) -> dp.SamplingParams:
+    """A request in the library's words."""
+    same = ("max_tokens", "temperature", "seed", "top_k", "top_p", "min_p", "n", "stop")
+    penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    fields = {name: body[name] for name in (*same, *penalties) if name in body}
+    if "logit_bias" in body:
+        fields["logit_bias"] = {int(id_): bias for id_, bias in body["logit_bias"].items()}
+    if "response_format" in body:
+        fields["grammar"] = Grammar.json_object()
+    return dp.SamplingParams(**fields)

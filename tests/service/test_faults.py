@@ -75,7 +75,7 @@ class Broken(Drafting):
         self._do("observe", *arguments)
 
     def read(self, *arguments):
-        self._do("read", *arguments)
+        return self._do("read", *arguments)
 
     def release(self, row):
         self._do("release", row)
@@ -105,6 +105,22 @@ def test_where_drafting_fails_texts_go_on_plainly(part, caplog):
     faults = "failed for good" if part in ("release", "move") else "goes on plainly"
     assert faults in caplog.text
     assert {report.outcome for report in notes.reports} == {"length"}
+
+
+def test_a_drafter_that_fails_loses_its_own_sequences_and_no_other():
+    broken, params = Broken(), SamplingParams(max_tokens=200)
+    with serving("long", drafters={"broken": broken}) as (service, made, notes):
+        good, bad = Ear(), Ear()
+        service.submit(prompt(9), params, good)
+        service.submit(prompt(12), params, bad, speculation=Speculation(drafter="broken"))
+        assert bad.begun.wait(10)
+        broken.part = "propose"
+        for ear, ids in ((good, prompt(9)), (bad, prompt(12))):
+            assert ear.wait().tokens() == made.plain(ids, params).token_ids
+    rounds = [{turn.drafter: turn.plan.depth for turn in one.turns} for one in notes.rounds]
+    struck = next(i for i, one in enumerate(rounds) if one.get("broken") == 0)
+    assert {one["broken"] for one in rounds[struck:] if "broken" in one} == {0}
+    assert sum(one.get(made.drafter.name, 0) for one in rounds[struck:]) > 0
 
 
 @pytest.mark.parametrize("part", ["propose", "observe", "read"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 
 import pytest
 
-from draftproof.config import Speculation
+from draftproof.config import ServiceSettings, Speculation
+from draftproof.control.costs import CostBook
+from draftproof.control.forecast import Forecast
 from draftproof.drafters.ngram import NgramDrafter
 from draftproof.engine import loop, reader
 from draftproof.errors import (
@@ -20,8 +23,9 @@ from draftproof.errors import (
     Overloaded,
 )
 from draftproof.sampling.params import SamplingParams
+from draftproof.service.service import Service
 from draftproof.static_tree import StaticTree
-from tests.service.conftest import LONG, Ear, long_target, serving
+from tests.service.conftest import LONG, PATIENCE, Ear, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
 
 
@@ -97,6 +101,26 @@ def test_a_common_beginning_is_read_once():
             ear.wait()
             assert ear.tokens() == made.plain(ids, SamplingParams(max_tokens=5)).token_ids
     assert [report.shared_tokens >= 32 for report in notes.reports] == [False, True, True, True]
+
+
+def test_a_drafter_reads_a_shared_beginning_in_parts_too(monkeypatch):
+    """Nobody waits for it to read all of what the target was given at once."""
+    with serving("llama", limits={"prefill_chunk": 4, "prefill_tokens": 4}) as (service, made, _):
+        parts, model = [], made.drafter._model
+        prefill = model.prefill
+
+        def watched(tokens, *others):
+            parts.append(len(tokens))
+            prefill(tokens, *others)
+
+        monkeypatch.setattr(model, "prefill", watched)
+        expected = made.plain(prompt(60), SamplingParams(max_tokens=9)).token_ids
+        for _ in range(2):
+            ear, before = Ear(), len(parts)
+            service.submit(prompt(60), SamplingParams(max_tokens=9), ear)
+            assert ear.wait().tokens() == expected
+            assert sum(parts[before:]) >= 56
+    assert max(parts) <= 4, parts
 
 
 def test_samples_of_a_request_read_their_prompt_once():
@@ -303,6 +327,22 @@ def test_a_wish_for_automatic_depth_is_honoured_beside_a_threshold_for_fixed_one
             service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
             expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
             assert ear.wait().tokens() == expected
+
+
+def test_costs_that_rounds_belie_are_measured_again_by_the_next_service(tmp_path, monkeypatch):
+    monkeypatch.setattr(Forecast, "is_stale", True)
+    path = tmp_path / "costs.json"
+    made = speculator(shared_target("llama"), "close-model", "auto", max_batch=1)
+    made.costs = CostBook(path)
+    service = Service(made, settings=ServiceSettings())
+    service.start()
+    assert service.wait_until_ready(PATIENCE)
+    assert json.loads(path.read_text()), "kept"
+    ear = Ear()
+    service.submit(prompt(7), SamplingParams(max_tokens=12), ear)
+    ear.wait()
+    service.close()
+    assert json.loads(path.read_text()) == {}
 
 
 def test_a_static_tree_is_of_the_service_and_a_wish_goes_without():

@@ -221,7 +221,7 @@ def _rules(speculator: Speculator) -> dict[str, Verifier]:
         "seeded": (SamplingParams(temperature=1.0, seed=_SEED), None),
         "sampled": (SamplingParams(temperature=1.0), speculator.verifier),
     }
-    drafter, width = speculator.drafter, speculator.settings.width
+    drafter, width = speculator.drafter, speculator.width
     return {
         kind: choose(drafter.proposals, drafter.name, params, verifier, width).verifier
         for kind, (params, verifier) in wanted.items()

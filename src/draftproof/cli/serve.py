@@ -140,7 +140,7 @@ def serve(
 
     Speculation is inside and changes no text. Each request becomes one line of JSON on standard
     error, without its text. The first SIGTERM or Ctrl-C lets running requests end, a second one
-    does not. Exit code 0, or 2 for bad input.
+    does not. Exit code 0, 1 when the service failed by itself, or 2 for bad input.
     """
     _check_extra()
     limits = ServerSettings(
@@ -208,14 +208,18 @@ class _Run:
             listener=Together(metrics, live),
         )
         page = routes(service, metrics, live, show_text=self.show_text)
-        app = make_app(self.speculator, service, self.limits, name=self.name, parts=[page])
+        refused = metrics.turned_away
+        app = make_app(
+            self.speculator, service, self.limits, name=self.name, parts=[page], refused=refused
+        )
         log_to_stderr()
         self._say(
             f"{self.name} at {address_of(bound)}/v1, requests and drafts at {address_of(bound)}/"
         )
-        Server(app, service, self.limits.drain_seconds, self._say).run([bound])
-        if service.fault is not None:
-            raise service.fault
+        server = Server(app, service, self.limits.drain_seconds, self._say)
+        server.run([bound])
+        if code := server.exit_code():
+            raise typer.Exit(code)
 
     def _say(self, text: str) -> None:
         if not self.quiet:

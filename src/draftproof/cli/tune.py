@@ -30,6 +30,8 @@ def tune(
     drafter: Annotated[
         list[str] | None,
         typer.Option(
+            "--drafter",
+            "--drafters",
             help="What may propose tokens; repeatable. Default: self-int8, ngram, suffix and "
             "recycling.",
             metavar="NAME",

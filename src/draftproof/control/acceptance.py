@@ -108,6 +108,11 @@ class AcceptanceEstimate:
                 counts[0] += other == rank
                 counts[1] += 1
 
+    def miss_ranks(self) -> None:
+        """Count a place where a second choice was asked for and there was none."""
+        for counts in self._by_rank:
+            counts[1] += 1
+
     def age(self, kept: float) -> None:
         """Leave `kept` of the weight of what was seen."""
         self._hits *= kept

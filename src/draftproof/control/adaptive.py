@@ -25,11 +25,12 @@ from draftproof.theory.machine import RoundCost
 from draftproof.theory.trees import best_nodes
 
 MAX_AUTO_DEPTH = 32
-_LEAST_GAIN = 1.0
-"""Below this speed-up rounds are plain."""
+_LEAST_GAIN = 1.03
+"""Below this speed-up rounds become plain, once it was too small for so many plans on end; at once
+where drafts are slower. The estimate is off by about 3 %, and one round in which it says so ..."""
+_TOO_SMALL = 16
 _GAIN_TO_RETURN = 1.06
-"""A plain sequence drafts again from this on. A gain of 3 % lies in the middle: the estimate is off
-by about as much, and the distance keeps it from going to and fro."""
+"""... does not keep a sequence going to and fro: it drafts again from here on only."""
 _FIRST_WAIT = 4
 """Plain rounds before the first probe."""
 _LONG_STAY = 64
@@ -79,11 +80,13 @@ class AdaptiveControl:
         self._drafting = True
         self._stay = 0
         """Rounds since it went over to drafting, or to plain."""
+        self._too_small = 0
+        """Plans on end whose gain was too small."""
         self._wait = _FIRST_WAIT
         self._since_probe = 0
         self._probed = False
         """A probe has told something that was not looked at yet."""
-        self._branches = trees
+        self._trees = trees
         self._last = Plan(0)
         """A drafter that proposes less has taken its time all the same, unless it was to stop."""
 
@@ -96,7 +99,7 @@ class AdaptiveControl:
         self.rate = 1 / plain
         if max_depth == 0 or not due:
             return Plan(0)
-        widths = sorted({1, *curves.draft}) if self._branches else [1]
+        widths = sorted({1, *curves.draft}) if self._trees else [1]
         choices = self._choices(min(max_depth, MAX_AUTO_DEPTH), widths)
         choices += self._stopping([c for c in choices if c.width == 1], batch_size)
         self._go_over(max(choice.rate for choice in choices) * plain)
@@ -161,8 +164,8 @@ class AdaptiveControl:
 
     def _learn(self, draft: Draft, step: Step, loss: float) -> None:
         """See what was accepted of a draft."""
-        if self._last.width > 1 and draft.is_chain and step.depth > 1:
-            self._branches = False
+        if self._last.width > 1 and draft.is_chain and step.accepted < step.drafted:
+            self._acceptance.miss_ranks()  # of the siblings that it did not have
         if not self._drafting:
             self._acceptance.age(_KEPT_BY_PROBE)
             self._wait_after_probe(step.accepted > 0, loss)
@@ -217,9 +220,10 @@ class AdaptiveControl:
     def _go_over(self, gain: float) -> None:
         """Draft from now on, or decode plainly, for a speed-up of `gain`."""
         self._probed = False
+        self._too_small = self._too_small + 1 if gain < _LEAST_GAIN else 0
         if not self._drafting and gain >= _GAIN_TO_RETURN:
             self._drafting, self._stay = True, 0
-        elif self._drafting and gain < _LEAST_GAIN:
+        elif self._drafting and (gain < 1 or self._too_small >= _TOO_SMALL):
             if self._stay >= _LONG_STAY:
                 self._wait = _FIRST_WAIT
             self._drafting, self._stay, self._since_probe = False, 0, 0

@@ -22,7 +22,8 @@ class CostBook:
         self._path = path
         self._by_hand = by_hand
         self._known: dict[str, dict[int, CostCurves]] = {}
-        self._forgotten: set[str] = set()
+        self._forgotten: dict[str, bool] = {}
+        """Situation -> whether this process measures it again, too."""
 
     def curves(
         self, situation: str, batch_size: int, measure: Callable[[int], CostCurves]
@@ -39,12 +40,14 @@ class CostBook:
             self._write(situation, known)
         return known[size]
 
-    def forget(self, situation: str) -> None:
-        """Measure a situation anew the next time it comes up; once only."""
+    def forget(self, situation: str, at_once: bool = True) -> None:
+        """Measure a situation anew, once only: when it comes up again, or in the next process
+        that it comes up in."""
         if situation in self._forgotten or self._by_hand is not None:
             return
-        self._forgotten.add(situation)
-        self._known.pop(situation, None)
+        self._forgotten[situation] = at_once
+        if at_once:
+            self._known.pop(situation, None)
         everything = self._read()
         everything.pop(situation, None)
         self._put(everything)
@@ -61,6 +64,8 @@ class CostBook:
         return {}
 
     def _write(self, situation: str, known: dict[int, CostCurves]) -> None:
+        if not self._forgotten.get(situation, True):
+            return  # the next process is to measure all of it
         # Other processes may have added to it since it was read.
         everything = self._read()
         everything[situation] = everything.get(situation, {}) | known

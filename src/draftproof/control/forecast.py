@@ -69,7 +69,7 @@ class Forecast:
         if not levels:
             return 0.0
         curves = self._turned if drafting is None else self.costs(drafting)
-        return self._draft_factor * curves.draft_seconds(levels, width)
+        return self._draft_factor * curves.draft_seconds(levels, width, self._context_length)
 
     def observe(self, cost: RoundCost, width: int) -> None:
         """Move towards what a round took whose plans were at most `width` wide."""
@@ -81,7 +81,8 @@ class Forecast:
         self._log_level += _LEVEL_WEIGHT * surprise
         self._log_wide += wide * _WIDE_WEIGHT * surprise
         if cost.levels and not self.mixed:
-            draft = self.costs(cost.drafting).draft_seconds(cost.levels, width)
+            drafting = self.costs(cost.drafting)
+            draft = drafting.draft_seconds(cost.levels, width, self._context_length)
             surprise = _surprise(cost.draft_s, draft, self._log_level + self._log_draft)
             self._drafts += 1
             self._log_draft += max(_DRAFT_WEIGHT, 1 / (1 + self._drafts)) * surprise

@@ -10,7 +10,7 @@ AdaServe (arXiv 2501.12162) picks nodes by their chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -56,20 +56,22 @@ def plan_together(
     rooms: Sequence[int],
     context_lengths: Sequence[int],
     padded: bool,
+    apart: Container[int] = (),
 ) -> list[Plan]:
     """The next plan of each sequence.
 
     `rooms[b]` is the deepest draft that sequence b could keep. `padded`: the model computes every
-    row as wide as the widest.
+    row as wide as the widest. `apart` are sequences whose drafts may not depend on what became of
+    the others': they plan as if they were alone.
     """
     batch = len(controllers)
     pooled = {
         b: one
         for b, one in enumerate(controllers)
-        if batch > 1 and isinstance(one, AdaptiveControl)
+        if batch > 1 and b not in apart and isinstance(one, AdaptiveControl)
     }
     plans = {
-        b: one.plan(rooms[b], context_lengths[b], batch)
+        b: one.plan(rooms[b], context_lengths[b], 1 if b in apart else batch)
         for b, one in enumerate(controllers)
         if b not in pooled
     }
@@ -135,9 +137,14 @@ class _Pool:
         """What each sequence gets of the best choice."""
         counts = [best.counts.get(b, 0) for b in range(len(self._controls))]
         if self._padded:
-            # The columns are paid for.
-            widest = max(counts)
-            counts = [min(widest, len(chances)) for chances in self._offers]
+            # The columns are paid for, and so are the levels of a drafter that goes so deep.
+            paid: dict[int, int] = {}
+            for group, count in zip(self._group, counts, strict=True):
+                paid[group] = max(count, paid.get(group, 0))
+            counts = [
+                min(paid[group], len(chances))
+                for group, chances in zip(self._group, self._offers, strict=True)
+            ]
         return [
             control.take(1, 1, True)
             if not counts[b] and self._offers[b] and control.due

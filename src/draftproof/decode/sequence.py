@@ -46,9 +46,22 @@ class Sequence:
         return max(0, self.max_length - len(self.tokens) - 1)
 
     @property
+    def reads_seed(self) -> bool:
+        """Whether a request with the same seed reads the numbers that judge this one's drafts: how
+        that one fares may then not decide what is drafted here."""
+        rule = self.pairing.verifier
+        return self.params.seed is not None and not rule.keyed and not rule.greedy
+
+    @property
     def context(self) -> Context:
         return Context(
-            self.seq_id, self.row, self.tokens, self.warp, self.noise, self.pairing.proposal
+            self.seq_id,
+            self.row,
+            self.tokens,
+            self.warp,
+            self.noise,
+            self.pairing.proposal,
+            self.prompt_length,
         )
 
     def judge(self, draft: Draft, logits: torch.Tensor) -> Verdict:

@@ -41,17 +41,33 @@ class Drafting(ABC):
         rejected ones included; keep copies of what is needed, not the tensor.
         """
 
-    def read(self, context: Context, length: int) -> None:
-        """The target has read the first `length` tokens of a prompt: so may the drafter, now.
+    def read(self, context: Context, length: int, most: int) -> int:  # noqa: ARG002
+        """The target has read the first `length` tokens of a text: so may the drafter, `most` of
+        them in this call. Returns how many are left, for which it is called again.
 
         One that reads prompts in `propose` only keeps all sequences of the loop waiting for it.
         """
+        return 0
 
     def release(self, row: int) -> None:
         """The sequence in `row` has ended; called before another one moves or is admitted there."""
 
+    def forget(self, row: int) -> None:
+        """The same where the sequence was broken off, or another drafter drafted for it: nothing
+        of its text may stay."""
+        self.release(row)
+
     def move(self, source: int, target: int) -> None:
         """The sequence in row `source` now lives in row `target`, which was released."""
+
+
+class DraftingFailed(Exception):
+    """Of several drafters one has raised, and only its sequences lose their drafts; the cause is
+    what it raised."""
+
+    def __init__(self, rows: frozenset[int]) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 class Drafter(Protocol):
@@ -62,7 +78,8 @@ class Drafter(Protocol):
     a loop, its method `fresh()` gives the same drafter without it. One with a cache of its own says
     by `cache_bytes_per_token` what that takes. One that ends its drafts where it is less sure than
     `Plan.min_confidence` says so by `stops_in_doubt = True`, and one that keeps to the places of a
-    `Plan.tree` by `takes_static_trees = True`.
+    `Plan.tree` by `takes_static_trees = True`. One that only drafts chains may say so by
+    `branches = False`: nobody will try trees with it.
     """
 
     name: str
@@ -107,6 +124,11 @@ def cache_bytes_per_token(drafter: Drafter) -> int:
 def stops_in_doubt(drafter: Drafter) -> bool:
     """Whether it heeds `Plan.min_confidence`."""
     return bool(getattr(drafter, "stops_in_doubt", False))
+
+
+def branches(drafter: Drafter) -> bool:
+    """Whether a node of its drafts may have several children."""
+    return bool(getattr(drafter, "branches", True))
 
 
 def takes_static_trees(drafter: Drafter) -> bool:

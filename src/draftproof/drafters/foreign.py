@@ -98,6 +98,7 @@ class StringLevelDrafter:
 
     proposals = frozenset({Proposal.POINT})
     stops_in_doubt = True
+    branches = False
 
     def __init__(self, pair: ForeignPair) -> None:
         self.name = f"model-slem:{pair.model.name}"

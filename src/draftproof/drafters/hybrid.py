@@ -74,13 +74,17 @@ class HybridDrafting(Drafting):
         self._lookup.observe(context, draft, step, logits)
         self._other.observe(context, draft, step, logits)
 
-    def read(self, context: Context, length: int) -> None:
-        self._lookup.read(context, length)
-        self._other.read(context, length)
+    def read(self, context: Context, length: int, most: int) -> int:
+        left = self._lookup.read(context, length, most)
+        return max(left, self._other.read(context, length, most))
 
     def release(self, row: int) -> None:
         self._lookup.release(row)
         self._other.release(row)
+
+    def forget(self, row: int) -> None:
+        self._lookup.forget(row)
+        self._other.forget(row)
 
     def move(self, source: int, target: int) -> None:
         self._lookup.move(source, target)

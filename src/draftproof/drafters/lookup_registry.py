@@ -15,16 +15,21 @@ from draftproof.errors import InvalidSetting
 
 LOOKUP_HELP = {
     "ngram": "what followed the last time the same tokens were seen",
+    "ngram:FILE": "the same, in a text file or .jsonl too",
     "suffix": "what most often followed them, here and in what was generated before",
     "suffix:FILE": "the same, in a text file or .jsonl too",
     "recycling": "the target's own runners-up for each token, from earlier rounds",
     "lookahead": "n-grams of what the target said while it verified",
 }
 
+_READERS = ("ngram", "suffix")
+"""Those that look up in a file as well."""
+
 
 def is_lookup(spec: str) -> bool:
     """Whether `spec` names a look-up drafter."""
-    return spec.startswith("suffix:") or spec in ("ngram", "suffix", "recycling", "lookahead")
+    name, colon, _ = spec.partition(":")
+    return name in _READERS if colon else spec in LOOKUP_HELP
 
 
 def check_lookup(spec: str) -> None:
@@ -32,22 +37,24 @@ def check_lookup(spec: str) -> None:
     name, colon, path = spec.partition(":")
     if colon and not path:
         raise InvalidSetting(
-            f"drafter is {spec!r}; give a file of text, suffix:notes.txt, or leave the colon away"
+            f"drafter is {spec!r}; give a file of text, {name}:notes.txt, or leave the colon away"
         )
-    if name == "suffix" and path:
+    if path:
         read_corpus(path)
 
 
 def make_lookup(spec: str, tokenizer: Any, vocab_size: int) -> LookupDrafter:
     """The look-up drafter that `spec` names, for a target of V = `vocab_size`."""
     name, _, path = spec.partition(":")
-    if name == "suffix" and path:
-        return _suffix_drafter(path, tokenizer)
-    if name == "suffix":
-        return SuffixDrafter()
     if name == "recycling":
         return RecyclingDrafter(vocab_size)
-    return LookaheadDrafter() if name == "lookahead" else NgramDrafter()
+    if name == "lookahead":
+        return LookaheadDrafter()
+    corpus = _corpus(spec, path, tokenizer) if path else []
+    label = f"{name}:{Path(path).name}" if path else name
+    if name == "ngram":
+        return NgramDrafter(corpus=corpus, name=label)
+    return SuffixDrafter(corpus, name=label)
 
 
 def hybrid_parts(spec: str) -> tuple[str, str]:
@@ -55,8 +62,8 @@ def hybrid_parts(spec: str) -> tuple[str, str]:
     lookup, _, other = spec.partition(":")[2].partition(",")
     if not is_lookup(lookup) or not other:
         raise InvalidSetting(
-            f"drafter is {spec!r}; give a look-up (ngram, suffix, suffix:FILE, recycling, "
-            "lookahead) and another drafter: hybrid:suffix,self-int8"
+            f"drafter is {spec!r}; give a look-up (ngram, suffix, either with :FILE, "
+            "recycling, lookahead) and another drafter: hybrid:suffix,self-int8"
         )
     if other.startswith("hybrid") or other == lookup:
         raise InvalidSetting(
@@ -66,11 +73,11 @@ def hybrid_parts(spec: str) -> tuple[str, str]:
     return lookup, other
 
 
-def _suffix_drafter(path: str, tokenizer: Any) -> SuffixDrafter:
+def _corpus(spec: str, path: str, tokenizer: Any) -> list[list[int]]:
+    """The texts of a file as the target's ids."""
     if tokenizer is None:
         raise InvalidSetting(
-            f"drafter is 'suffix:{path}' and the model came without a tokenizer to read the file "
-            "with; pass tokenizer=, or use drafter='suffix'"
+            f"drafter is {spec!r} and the model came without a tokenizer to read the file with; "
+            f"pass tokenizer=, or use drafter={spec.partition(':')[0]!r}"
         )
-    texts = [tokenizer.encode(text, add_special_tokens=False) for text in read_corpus(path)]
-    return SuffixDrafter(texts, name=f"suffix:{Path(path).name}")
+    return [tokenizer.encode(text, add_special_tokens=False) for text in read_corpus(path)]

@@ -89,10 +89,15 @@ class ModelDrafting(Drafting):
         self._held[row] += tokens[: len(columns)]
         self._rolled[row] = None
 
-    def read(self, context: Context, length: int) -> None:
+    def read(self, context: Context, length: int, most: int) -> int:
         within = self._within_reach(context, Plan(1)).depth > 0
-        if within and length > 1 and self._make_room(context.row, length):
-            self._catch_up(context.row, context.tokens[:length])
+        if not within or length < 2 or not self._make_room(context.row, length):
+            return 0
+        known = num_shared(self._held[context.row], context.tokens[:length])
+        # A shared beginning is given to the target at once, and read by the drafter in parts.
+        end = min(length, known + most + 2)  # short of which it stays by two
+        self._catch_up(context.row, context.tokens[:end])
+        return length - end
 
     def release(self, row: int) -> None:
         self._rolled[row] = None

@@ -71,13 +71,14 @@ class SuffixDrafter:
 class SuffixDrafting(LookupDrafting):
     def __init__(self, finished: _SharedIndex, corpus: _SharedIndex) -> None:
         self._texts = RowTexts(MAX_MATCH)
-        self._prompt_lengths: dict[int, int] = {}
+        self._prompts: dict[int, int] = {}
+        """Row -> tokens of its prompt."""
         self._finished = finished
         self._corpus = corpus
 
     def guess(self, context: Context, plan: Plan) -> Guess:
         own = self._texts.follow(context)
-        self._prompt_lengths.setdefault(context.row, len(context.tokens))
+        self._prompts.setdefault(context.row, context.prompt_length)
         if plan.depth == 0:
             return NO_GUESS
         guesses = [
@@ -93,14 +94,18 @@ class SuffixDrafting(LookupDrafting):
     def release(self, row: int) -> None:
         """Hand what was generated, with as much of the prompt as a match can use, to the others."""
         tokens = self._texts.release(row)
-        start = self._prompt_lengths.pop(row, 0)
+        start = self._prompts.pop(row, 0)
         if len(tokens) > start:
             self._finished.add(tokens[max(0, start - MAX_MATCH) :])
 
+    def forget(self, row: int) -> None:
+        self._texts.release(row)
+        self._prompts.pop(row, None)
+
     def move(self, source: int, target: int) -> None:
         self._texts.move(source, target)
-        if source in self._prompt_lengths:
-            self._prompt_lengths[target] = self._prompt_lengths.pop(source)
+        if source in self._prompts:
+            self._prompts[target] = self._prompts.pop(source)
 
 
 class _SharedIndex:

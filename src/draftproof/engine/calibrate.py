@@ -15,7 +15,7 @@ import torch
 
 from draftproof.config import MAX_NODES, EngineSettings
 from draftproof.core import Context, Draft, Plan, Proposal
-from draftproof.drafters.base import Drafter, dearest
+from draftproof.drafters.base import Drafter, branches, dearest
 from draftproof.models.base import TargetModel
 from draftproof.models.cache import KVCache
 from draftproof.models.pack import pack
@@ -91,15 +91,22 @@ class _Calibration:
         self._pass(self._columns[-1])  # compiles and allocates
         self._reach(self._near)
         verify = self._measure(self._columns, self._pass)
-        draft = self._measure_drafts()
-        attention = {}
+        trees = self._rows == 1 and branches(dearest(self._drafter))
+        # Batches are planned as chains (`control.joint`).
+        draft = self._measure_drafts(self._near, (1, TREE_WIDTH) if trees else (1,))
+        attention, draft_attention = {}, {}
         if self._far > 2 * self._near:
             self._reach(self._far)
             far = [1, max(n for n in self._columns if n <= FAR_COLUMNS)]
             for columns, seconds in self._measure(far, self._pass).items():
                 further = max(0.0, seconds - verify[columns])
                 attention[columns] = further / (self._far - self._near)
-        return CostCurves(verify, draft, attention, context=self._near)
+            # A drafter with a cache of its own would have to read every row of a batch for this.
+            alone = self._measure_drafts(self._far, (1,)) if self._rows == 1 else {}
+            for levels, seconds in alone.get(1, {}).items():
+                further = max(0.0, seconds - draft[1][levels])
+                draft_attention[levels] = further / (self._far - self._near)
+        return CostCurves(verify, draft, attention, draft_attention, context=self._near)
 
     def _reach(self, length: int) -> None:
         """Make every row hold `length` tokens; which ones is the same to the clock."""
@@ -113,30 +120,27 @@ class _Calibration:
         batch = pack(anchors, drafts, self._cache.lengths, self._target.device)
         self._target.forward(batch, self._cache)
 
-    def _measure_drafts(self) -> dict[int, dict[int, float]]:
-        """Seconds by width and levels; widths above 1 where the drafter branches."""
+    def _measure_drafts(self, length: int, widths: Sequence[int]) -> dict[int, dict[int, float]]:
+        """Seconds by width and levels, behind `length` tokens."""
         if not self._levels:
             return {}
         # A text made of few tokens repeats itself: a look-up would find all of it.
         drafting = dearest(self._drafter).begin(self._cache)
-        contexts = [self._context(row) for row in range(self._rows)]
+        contexts = [self._context(row, length) for row in range(self._rows)]
         measured = {}
-        # Batches are planned as chains (`control.joint`).
-        for width in (1, TREE_WIDTH) if self._rows == 1 else (1,):
+        for width in widths:
 
             def propose(levels: int, width: int = width) -> list[Draft]:
                 return drafting.propose(contexts, [Plan(levels, width)] * self._rows)
 
-            first = propose(self._levels[-1])[0]  # reads the text, where a drafter has to
-            if width > 1 and first.tokens and first.is_chain:
-                break
+            propose(self._levels[-1])  # reads the text, where a drafter has to
             measured[width] = self._measure(self._levels, propose)
         for row in range(self._rows):
             drafting.release(row)
         return measured
 
-    def _context(self, row: int) -> Context:
-        tokens = self._text(self._near + 1)
+    def _context(self, row: int, length: int) -> Context:
+        tokens = self._text(length + 1)
         wishes = [Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED, Proposal.DISTINCT]
         proposal = next(wish for wish in wishes if wish in self._drafter.proposals)
         warp = Warp(SamplingParams(), prompt_length=len(tokens), num_tokens=self._target.vocab_size)

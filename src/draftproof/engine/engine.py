@@ -59,15 +59,16 @@ class Engine:
             for _, error in (*turn.failures, *turn.faults):
                 raise error
             yield from steps(turn)
-        self._doubt(entries)
+        self.doubt(entries, at_once=True)
 
-    def _doubt(self, entries: Many[Entry]) -> None:
-        """Have the costs measured again if rounds have shown that other work had held that up."""
+    def doubt(self, entries: Many[Entry], at_once: bool) -> None:
+        """Have the costs measured again if rounds have shown that other work had held that up: at
+        the next call, or at the next start."""
         adaptive = [
             one.controller for one in entries if isinstance(one.controller, AdaptiveControl)
         ]
         if any(control.forecast.is_stale for control in adaptive):
-            self.costs.forget(situation(self.target, self.drafter, self.settings))
+            self.costs.forget(situation(self.target, self.drafter, self.settings), at_once)
 
     def controllers(self, text: Many[int]) -> ControllerFactory:
         """What plans for each sequence; `text` is some that the target can read."""

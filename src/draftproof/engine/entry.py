@@ -25,6 +25,8 @@ class Entry:
     """Tokens whose keys and values the cache holds, while the prompt is read."""
     shared: int = 0
     """Of those, how many were copied from another prompt's."""
+    drafter_reads: int = 0
+    """Tokens of what was read that its drafter has still to read."""
     leader: Entry | None = None
     """Another entry that reads the same beginning, which is worth waiting for ..."""
     leader_reads: int = 0

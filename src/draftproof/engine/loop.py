@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import cast
 
 from draftproof.control.joint import plan_together
 from draftproof.core import Plan, Step
 from draftproof.decode.round import Round, run_round
 from draftproof.decode.sequence import Sequence
-from draftproof.drafters.base import Drafting
+from draftproof.drafters.base import Drafting, DraftingFailed
 from draftproof.drafters.none import NoDrafter
 from draftproof.engine.entry import Entry
 from draftproof.engine.prefixes import Prefixes
@@ -156,17 +157,21 @@ class Loop:
         except Exception as error:
             if lengths != [len(sequence.tokens) for sequence in sequences]:
                 raise  # what was committed cannot be decoded a second time
-            fault = error
+            fault, struck = error, active
+        if isinstance(fault, DraftingFailed):
+            struck = [active[row] for row in sorted(fault.rows)]
+            fault = cast("Exception", fault.__cause__)
         # If the target is at fault, this raises as well.
         plans[:] = [Plan(0)] * len(plans)
         done = run_round(self._target, self._cache, NoDrafter(), sequences, plans)
-        self._faults += [(entry, fault) for entry in active]
+        self._faults += [(entry, fault) for entry in struck]
         return done
 
     def _plan(self, active: Many[Entry], rooms: Many[int]) -> list[Plan]:
         controllers = [entry.controller for entry in active if entry.controller is not None]
         lengths = [len(entry.sequence.tokens) for entry in active]
-        return plan_together(controllers, rooms, lengths, self._target.pads)
+        apart = [b for b, entry in enumerate(active) if entry.sequence.reads_seed]
+        return plan_together(controllers, rooms, lengths, self._target.pads, apart)
 
     def _account(self, entry: Entry, b: int, plan: Plan, room: int, done: Round) -> str | None:
         """Tell the controller and the counters; why there was no draft."""

@@ -55,7 +55,7 @@ class Reader:
         while entry := self._next([failed for failed, _ in failures]):
             end, chunk = self._part(entry)
             weight = max(1, self._chunk // chunk)  # far parts are shorter and take as long
-            read += weight * max(1, end - entry.read)
+            read += weight * max(1, end - entry.read, min(self._chunk, entry.drafter_reads))
             if self._budget is not None and read > max(self._budget, weight * chunk):
                 break
             self._count_pass(entry)
@@ -67,7 +67,7 @@ class Reader:
             if fault is not None:
                 entry.go_on_plainly()
                 faults.append((entry, fault))
-            if entry.to_read == 0:
+            if entry.to_read == entry.drafter_reads == 0:
                 self._rows.activate(entry)
                 if entry.controller is None:
                     entry.controller = entry.make_controller()
@@ -106,10 +106,12 @@ class Reader:
         """Read an entry's text up to `end`; what its drafter raised."""
         watch = Stopwatch(self._target.device)
         sequence, start, fault = entry.sequence, entry.read, None
-        self._target.prefill(sequence.tokens[start:end], self._cache, sequence.row, chunk)
-        entry.read = end
+        if end > start:
+            self._target.prefill(sequence.tokens[start:end], self._cache, sequence.row, chunk)
+        entry.read, entry.drafter_reads = end, 0
+        most = end if self._budget is None else self._chunk
         try:
-            self._drafting.read(sequence.context, end)
+            entry.drafter_reads = self._drafting.read(sequence.context, end, most)
         except Exception as error:
             fault = error
         watch.lap("prefill")

@@ -57,8 +57,8 @@ class Drafts:
     drafter: str
     proposals: frozenset[Proposal]
     verifier: str | Verifier | None
-    width: int = 1
-    """Of the drafts, as far as it is settled."""
+    width: int | None = 1
+    """Of the drafts; None where that is settled from round to round."""
     remembers: bool = False
     """The drafter learns from other requests."""
 

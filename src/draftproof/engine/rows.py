@@ -54,7 +54,10 @@ class Rows:
     def remove(self, entry: Entry) -> None:
         """Free its row; the last of its part and the last of all move up."""
         gap = entry.sequence.row
-        self._drafting.release(gap)
+        if entry.sequence.finish_reason is None:
+            self._drafting.forget(gap)
+        else:
+            self._drafting.release(gap)
         entry.sequence.row = -1
         if gap < self.num_active:
             self.num_active -= 1

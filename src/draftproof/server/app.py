@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +19,7 @@ from draftproof.config import ServerSettings
 from draftproof.server.door import Door
 from draftproof.server.errors import answer_invalid, answer_refusal
 from draftproof.server.routes import Served, make_router
+from draftproof.server.state import state_of
 from draftproof.server.words import Words
 from draftproof.service.service import Service
 
@@ -29,10 +31,12 @@ def make_app(
     *,
     name: str | None = None,
     parts: Sequence[APIRouter] = (),
+    refused: Callable[[str], None] | None = None,
 ) -> FastAPI:
     """`name` is what clients call the model, by default the target's own.
 
-    `parts` are further routes; those under /v1/ need a key where there are any. The service is
+    `parts` are further routes; those under /v1/ need a key where there are any. `refused` is told
+    the code of every error that is answered before the service has the request. The service is
     started with the application, and drained and closed with it.
     """
     settings = settings or ServerSettings()
@@ -43,8 +47,11 @@ def make_app(
     async def life(_app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
-        await asyncio.to_thread(service.drain, settings.drain_seconds)
-        await asyncio.to_thread(service.close)
+        if state_of(service) == "warming up":  # nobody has anything to finish, and it may take long
+            threading.Thread(target=service.close, name="close", daemon=True).start()
+        else:
+            await asyncio.to_thread(service.drain, settings.drain_seconds)
+            await asyncio.to_thread(service.close)
         served.reader.shutdown()
 
     app = FastAPI(
@@ -58,7 +65,7 @@ def make_app(
             RequestValidationError: answer_invalid,
         },
     )
-    app.add_middleware(Door, settings=settings)
+    app.add_middleware(Door, settings=settings, refused=refused)
     for part in (make_router(served), *parts):
         app.include_router(part)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

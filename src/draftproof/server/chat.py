@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
 from draftproof.core import FinishReason
@@ -13,7 +13,7 @@ from draftproof.engine.prompt import Prompt
 from draftproof.output import Piece
 from draftproof.sampling.params import MAX_LOGPROBS
 from draftproof.server.answer import Choice, Choices, Head, Usage, finite, text_of
-from draftproof.server.fields import Request, Strict, Text
+from draftproof.server.fields import MAX_LISTED, Listed, Request, Strict, Text, check_count
 from draftproof.server.words import Words
 
 
@@ -25,7 +25,7 @@ class TextPart(Strict):
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     """A developer is the system by its newer name, and templates know the older one."""
-    content: Text | list[TextPart]
+    content: Text | Listed[TextPart]
     """The parts of a list are joined as they are."""
 
     @property
@@ -37,11 +37,21 @@ class Message(Strict):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+def _check_number(messages: Any) -> Any:
+    """Of messages and of their parts together."""
+    if isinstance(messages, list):
+        check_count("messages", len(messages), MAX_LISTED)
+        contents = [one.get("content") for one in messages if isinstance(one, dict)]
+        parts = sum(len(content) for content in contents if isinstance(content, list))
+        check_count("messages", len(messages) + parts, MAX_LISTED)
+    return messages
+
+
 class ChatRequest(Request):
     default_budget: ClassVar[int | None] = None
     """A chat goes on as long as there is room."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Listed[Message], Field(min_length=1), BeforeValidator(_check_number)]
     max_completion_tokens: Annotated[int, Field(ge=0)] | None = None
     """The newer name of `max_tokens`; by default all that fit."""
     logprobs: bool | None = None

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from draftproof.core import FinishReason
 from draftproof.engine.prompt import Prompt, is_batch
 from draftproof.output import Piece
 from draftproof.sampling.params import MAX_LOGPROBS
 from draftproof.server.answer import Choice, Choices, Head, Usage, finite, text_of
-from draftproof.server.fields import Request, Text
+from draftproof.server.fields import MAX_LISTED, Listed, Request, Text, Texts, check_count
 from draftproof.server.words import Words
+
+
+def _check_number(prompt: Any) -> Any:
+    if isinstance(prompt, list) and is_batch(prompt):
+        check_count("prompt", len(prompt), MAX_LISTED)
+    return prompt
 
 
 class CompletionRequest(Request):
     default_budget: ClassVar[int | None] = 16
     """OpenAI's `max_tokens` where none is given."""
 
-    prompt: Text | list[Text] | list[int] | list[list[int]]
+    prompt: Annotated[
+        Text | Texts | Listed[int] | Listed[Listed[int]], BeforeValidator(_check_number)
+    ]
     """One text, one list of ids, or several of either; text is continued without a template."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Log-probabilities of each token and of the so many likeliest in its place."""

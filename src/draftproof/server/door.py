@@ -8,6 +8,7 @@ import json
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -43,6 +44,8 @@ class Visit:
     error: str | None = None
     refused: Refusal | None = None
     """The answer, where it was one."""
+    taken: bool = False
+    """The service has the request; what becomes of it is counted there."""
 
     def fail(self, error: BaseException) -> None:
         self.error = kind_and_place(error)
@@ -68,9 +71,14 @@ class Visit:
 class Door:
     """Middleware around all routes."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, refused: Callable[[str], None] | None = None
+    ) -> None:
+        """`refused` is told the code of every error that is answered before the service has the
+        request."""
         self._app = app
         self._settings = settings
+        self._refused = refused
         self._digests = [sha256(key.encode()).digest() for key in settings.keys]
         self._running: Counter[bytes] = Counter()
 
@@ -94,6 +102,8 @@ class Door:
                 await told.response(scope, receive, sender)
         finally:
             log.info(visit.line())
+            if self._refused is not None and visit.refused is not None and not visit.taken:
+                self._refused(visit.refused.code or "other")
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)

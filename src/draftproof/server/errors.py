@@ -57,7 +57,10 @@ _FIELDS = (
     "top_logprobs",
     "max_completion_tokens",
 )
+_LONGEST_NAME = 64
+"""Of fields that somebody may have meant; a longer one takes seconds to compare."""
 _BY_FRAMEWORK = {
+    400: ("the body is no JSON that can be read", "invalid_json"),
     404: ("there is no {request.url.path} here; /openapi.json lists the routes", "not_found"),
     405: ("{request.url.path} does not take {request.method}", "method_not_allowed"),
 }
@@ -181,7 +184,7 @@ def _invalid(faults: Any) -> Refusal:
         param = ".".join(place)
         if name in fields.ASKS_FOR_NOTHING:
             return Refusal(400, f"{param} is not supported", "unsupported_parameter", param)
-        near = get_close_matches(name, _FIELDS, 1)
+        near = get_close_matches(name, _FIELDS, 1) if len(name) <= _LONGEST_NAME else ()
         hint = f"; did you mean {near[0]}?" if near else ""
         said = f"{param} is no field of this request{hint}"
         return Refusal(400, said, "unknown_parameter", param)

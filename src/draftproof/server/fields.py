@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 from typing_extensions import Self
 
 from draftproof.config import MAX_DEPTH, Speculation
 from draftproof.sampling.grammar import is_whole
 from draftproof.sampling.params import MAX_SAMPLES
+from draftproof.service.intake import PLAIN
 
 ASKS_FOR_NOTHING: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -36,6 +44,15 @@ ASKS_FOR_NOTHING: dict[str, tuple[Any, ...]] = {
     "tool_calls": ([],),
 }
 """Fields of OpenAI's that are not supported -> values that ask for nothing; null always does."""
+MAX_BIASES = 1024
+MAX_METADATA = 16
+MAX_LISTED = 2048
+"""Prompts, or messages with their parts: each of them takes a while to be read. All three are
+OpenAI's, and hold whatever a server allows."""
+
+T = TypeVar("T")
+Listed = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is refused at its first fault: one is told, and a body may hold a million."""
 
 
 class Strict(BaseModel):
@@ -48,11 +65,14 @@ class Strict(BaseModel):
     def _leave_out_what_asks_for_nothing(cls, fields: Any) -> Any:
         if not isinstance(fields, dict):
             return fields
-        return {
-            name: value
+        names = {field.alias or name for name, field in cls.model_fields.items()}
+        strange = [
+            name
             for name, value in fields.items()
-            if name in cls.model_fields or not _asks_for_nothing(name, value)
-        }
+            if name not in names and not _asks_for_nothing(name, value)
+        ]
+        # One is enough to refuse a body, and it may hold a hundred thousand.
+        return {name: fields[name] for name in fields if name in names or name in strange[:1]}
 
 
 def _asks_for_nothing(name: str, value: Any) -> bool:
@@ -67,8 +87,33 @@ def _check_characters(text: str) -> str:
     return text
 
 
+def _check_all_characters(texts: list[str]) -> list[str]:
+    _check_characters("".join(texts))  # halves stay halves beside each other
+    return texts
+
+
+def _few(name: str, limit: int) -> BeforeValidator:
+    """At most so many entries of an object, which are counted before any is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict):
+            check_count(name, len(value), limit)
+        return value
+
+    return BeforeValidator(check)
+
+
+def check_count(name: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise ValueError(f"{name} has {count} entries, and at most {limit} are taken")
+
+
 Text = Annotated[str, AfterValidator(_check_characters)]
 """What is read as tokens; JSON can write what is no text."""
+Texts = Annotated[Listed[str], AfterValidator(_check_all_characters)]
+
+Biases = Annotated[dict[str, float], Field(max_length=MAX_BIASES), _few("logit_bias", MAX_BIASES)]
+Metadata = Annotated[dict[str, str], Field(max_length=MAX_METADATA), _few("metadata", MAX_METADATA)]
 
 
 class StreamOptions(Strict):
@@ -88,6 +133,17 @@ class SpeculationWish(Strict):
     """Tokens drafted per round."""
     stats: bool = False
     """Put what was drafted and accepted into the answer, as its field `speculation`."""
+
+    @model_validator(mode="after")
+    def _check_effect(self) -> Self:
+        drafts = self.depth not in (None, 0)
+        if not self.enabled and (drafts or self.drafter not in (None, PLAIN)):
+            raise ValueError(
+                "speculation.enabled is false, and drafter or depth ask for drafts; leave one out"
+            )
+        if self.drafter == PLAIN and drafts:
+            raise ValueError("speculation.drafter is 'none', which has no depth; leave one out")
+        return self
 
     def wish(self) -> Speculation:
         return Speculation(self.enabled, self.drafter, self.depth)
@@ -134,12 +190,12 @@ class Request(Strict):
     repetition_penalty: Annotated[float, Field(ge=1e-3, le=1e3)] | None = None
     presence_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=1024)] | None = None
+    logit_bias: Biases | None = None
     """Token id -> value added to its logit."""
     seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
     """The same seed gives the same text, whatever is drafted and whoever else is served."""
-    stop: Stop | list[Stop] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: Stop | Listed[Stop] | None = None
+    stop_token_ids: Listed[int] | None = None
     ignore_eos: bool | None = None
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
@@ -147,13 +203,13 @@ class Request(Strict):
     response_format: Format | None = None
     """What the answer has to look like; so do `regex` and `choice`, and only one may be given."""
     regex: str | None = None
-    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    choice: Annotated[Listed[str], Field(min_length=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: SpeculationWish = Field(default_factory=SpeculationWish)
     user: str | None = None
     """Taken as `metadata` is: it changes nothing about the answer, and nothing is stored."""
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 

@@ -56,7 +56,11 @@ class Metrics:
         self._requests.submitted.inc()
 
     def refused(self, reason: str) -> None:
-        self._requests.refused.labels(reason).inc()
+        """The door refuses more than the service does, and tells `turned_away` of all."""
+
+    def turned_away(self, code: str) -> None:
+        """A request got an error before the service had it."""
+        self._requests.refused.labels(code).inc()
 
     def round(self, report: RoundReport) -> None:
         with self._lock:
@@ -152,13 +156,20 @@ class _Requests:
             return Counter(f"draftproof_{name}", text, labels, registry=registry)
 
         self.submitted = counter("requests_submitted", "Requests taken into the queue.")
-        self.refused = counter("requests_refused", "Requests turned away, by why.", "reason")
+        self.refused = counter(
+            "requests_refused",
+            "Requests that got an error before the service had them, by its code.",
+            "reason",
+        )
         self._ended = counter(
             "requests", "Requests that are over, by how they ended.", "drafter", "outcome"
         )
-        self._prompt = counter("prompt_tokens", "Prompt tokens of requests that are over.")
+        self._prompt = counter(
+            "prompt_tokens", "Prompt tokens of requests that are over, whatever their n."
+        )
         self._shared = counter(
-            "shared_prompt_tokens", "Of those, tokens copied from another request's cache."
+            "shared_prompt_tokens",
+            "Prompt tokens copied from another sequence's cache and not read, for each sample.",
         )
         self._preemptions = counter(
             "preemptions", "Times that a request, now over, had to make room and start again."

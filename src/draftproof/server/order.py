@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -38,6 +40,13 @@ _SAME = (
 """Fields that mean the same here and in `SamplingParams`."""
 
 
+MAX_ALTERNATIVES = 1 << 19
+"""Log-probabilities of one answer, some 100 bytes each until it is sent: as many as the longest
+answer of the usual limit has with the most that one token may have."""
+_ID = re.compile("0|[1-9][0-9]{0,17}")
+_SHOWN = 20
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What one request asks of the service: its prompts, all with the same parameters."""
@@ -48,11 +57,19 @@ class Order:
 
 
 def read_order(
-    body: Body, speculator: Speculator, settings: ServerSettings, max_length: int
+    body: Body,
+    speculator: Speculator,
+    settings: ServerSettings,
+    max_length: int,
+    go_on: Callable[[], None],
 ) -> Order:
-    """`max_length`: most tokens of a prompt with its answer. Encodes, so it may take a while."""
+    """`max_length`: most tokens of a prompt with its answer. Encodes, so it may take a while;
+    `go_on` is called before each prompt, and raises where that is in vain."""
     _check(body, settings)
-    prompts = [_encode(prompt, speculator) for prompt in body.prompts]
+    prompts = []
+    for prompt in body.prompts:
+        go_on()
+        prompts.append(_encode(prompt, speculator))
     longest = max(len(prompt) for prompt in prompts)
     if settings.max_prompt_tokens is not None and longest > settings.max_prompt_tokens:
         raise _too_long(body, f"at most {settings.max_prompt_tokens} tokens", longest)
@@ -62,6 +79,7 @@ def read_order(
     budget = body.budget
     if budget is None:
         budget = min(room, settings.max_tokens_limit, body.default_budget or room)
+    _check_logprobs(body, len(prompts) * budget)
     fields = {"temperature": 1.0} | body.model_dump(include=set(_SAME), exclude_none=True)
     params = SamplingParams(
         **fields,
@@ -78,9 +96,14 @@ def _check(body: Body, settings: ServerSettings) -> None:
     stops = [] if body.stop is None else [body.stop] if isinstance(body.stop, str) else body.stop
     depth = body.speculation.depth
     fixed = depth if isinstance(depth, int) else 0
+    newer = isinstance(body, ChatRequest) and body.max_completion_tokens is not None
     for name, count, limit in (
         ("prompt", len(body.prompts), settings.max_prompts),
-        ("max_tokens", body.budget or 0, settings.max_tokens_limit),
+        (
+            "max_completion_tokens" if newer else "max_tokens",
+            body.budget or 0,
+            settings.max_tokens_limit,
+        ),
         ("stop", len(stops) + len(body.stop_token_ids or ()), settings.max_stops),
         ("speculation.depth", fixed, settings.max_depth),
     ):
@@ -89,6 +112,20 @@ def _check(body: Body, settings: ServerSettings) -> None:
             raise Refusal(400, message, "limit_exceeded", name)
     if not body.prompts:
         raise Refusal(400, "prompt is an empty list; give at least one", "invalid_value", "prompt")
+
+
+def _check_logprobs(body: Body, tokens: int) -> None:
+    """`tokens`: the most that one sample of each prompt has together."""
+    if body.num_logprobs is None:
+        return
+    count = tokens * (body.n or 1) * (1 + body.num_logprobs)
+    if count > MAX_ALTERNATIVES:
+        name = "top_logprobs" if isinstance(body, ChatRequest) else "logprobs"
+        message = (
+            f"the answer may have {count} log-probabilities, and {MAX_ALTERNATIVES} are allowed; "
+            f"give smaller max_tokens, n or {name}"
+        )
+        raise Refusal(400, message, "limit_exceeded", name)
 
 
 def _encode(prompt: Prompt, speculator: Speculator) -> list[int]:
@@ -119,9 +156,10 @@ def _grammar(body: Body) -> Grammar | None:
 
 
 def _logit_bias(body: Body) -> dict[int, float]:
-    try:
-        return {int(token): bias for token, bias in (body.logit_bias or {}).items()}
-    except ValueError:
-        raise Refusal(
-            400, "logit_bias maps token ids to numbers", "invalid_value", "logit_bias"
-        ) from None
+    given = body.logit_bias or {}
+    for token in given:
+        # 07 and 7 would be one id, and one of their biases lost.
+        if not _ID.fullmatch(token):
+            said = f"logit_bias maps token ids to numbers, and {token[:_SHOWN]!r} is no id"
+            raise Refusal(400, said, "invalid_value", "logit_bias")
+    return {int(token): bias for token, bias in given.items()}

@@ -93,7 +93,7 @@ def routes(
 
 def _file(name: str, contents: dict[str, bytes]) -> Response:
     if name not in contents:
-        raise Refusal(404, f"there is no file {name!r}")
+        raise Refusal(404, f"there is no file {name!r}", "not_found")
     return Response(contents[name], media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
@@ -20,7 +20,8 @@ from draftproof.server.completions import Completion, CompletionForm, Completion
 from draftproof.server.door import Visit
 from draftproof.server.errors import ErrorBody, Refusal
 from draftproof.server.order import Body, read_order
-from draftproof.server.run import Run
+from draftproof.server.run import Patience, Run
+from draftproof.server.state import AGAIN_S, State, check_ready, state_of
 from draftproof.server.stream import Sender, unless_left
 from draftproof.server.words import Words
 from draftproof.service.service import Service
@@ -56,11 +57,8 @@ class Models(BaseModel):
     data: list[Model]
 
 
-Status: TypeAlias = Literal["ready", "warming up", "draining", "failed"]
-
-
 class Health(BaseModel):
-    status: Status
+    status: State
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -81,13 +79,6 @@ _FAILURES = {
     500: "The request failed; others go on",
     503: "The server warms up or goes down; see Retry-After",
     504: "The request took longer than the server allows",
-}
-_AGAIN_S = {"warming up": 10, "draining": 30, "failed": 30}
-"""When to ask again."""
-_WHY_NOT = {
-    "warming up": "the server is warming up; /health says when it is ready",
-    "draining": "the server is draining and takes no more requests",
-    "failed": "the server has failed and takes no requests; its log says why",
 }
 _GENERATING = (400, 404, 408, 413, 429, 500, 503, 504)
 
@@ -129,43 +120,58 @@ def make_router(served: Served) -> APIRouter:
         _check_name(name, served)
         return _model(served)
 
+    _add_health(router, served.service)
+    return router
+
+
+def _add_health(router: APIRouter, service: Service) -> None:
     @router.get("/health", response_model=Health, responses={503: {"model": Health}})
     async def health() -> Response:
         """Whether requests are taken: after a first round, and until the server drains."""
-        status = _status(served.service)
-        if status == "ready":
-            return JSONResponse({"status": status})
-        return JSONResponse({"status": status}, 503, {"Retry-After": str(_AGAIN_S[status])})
+        state = state_of(service)
+        if state == "ready":
+            return JSONResponse({"status": state})
+        return JSONResponse({"status": state}, 503, {"Retry-After": str(AGAIN_S[state])})
 
-    return router
+    @router.head("/health", include_in_schema=False)
+    async def health_without_body() -> Response:
+        return await health()
 
 
 async def _answer(served: Served, request: Request, body: Body, form: Form) -> Response:
     visit: Visit = request.scope["visit"]
     if body.model is not None:
         _check_name(body.model, served)
-    if (status := _status(served.service)) != "ready":
-        raise Refusal(
-            503,
-            _WHY_NOT[status],
-            status.replace(" ", "_"),
-            retry_after_s=_AGAIN_S[status],
-        )
-    loop, settings = asyncio.get_running_loop(), served.settings
+    check_ready(served.service)
+    patience = Patience(served.settings.max_seconds, visit.began)
+    try:
+        return await unless_left(request, _work(served, visit, body, form, patience))
+    except BaseException:
+        patience.is_gone = True
+        raise
+
+
+async def _work(
+    served: Served, visit: Visit, body: Body, form: Form, patience: Patience
+) -> Response:
+    """The whole answer, or a stream that has begun."""
+    loop, settings, length = asyncio.get_running_loop(), served.settings, served.service.max_length
     order = await loop.run_in_executor(
-        served.reader, read_order, body, served.speculator, settings, served.service.max_length
+        served.reader, read_order, body, served.speculator, settings, length, patience.check
     )
     if settings.log_prompts:
         answers = [""] * len(order.prompts) * order.params.n
         visit.texts = {"prompts": body.prompts, "answers": answers}
-    run = Run(served.service, order)
+    if order.params.logprobs is not None:
+        await loop.run_in_executor(served.reader, served.words.prepare)
+    run = Run(served.service, order, patience)
     sender, stats = Sender(run, form, visit), body.speculation.stats
     try:
-        left_s = settings.max_seconds - (time.monotonic() - visit.began)
-        await loop.run_in_executor(served.reader, run.submit, max(0.0, left_s))
+        await loop.run_in_executor(served.reader, run.submit)
+        visit.taken = True
         if not body.stream:
-            return await unless_left(request, sender.whole(stats=stats))
-        await unless_left(request, run.begin())
+            return await sender.whole(stats=stats)
+        await run.begin()
         return sender.stream(usage=body.wants_usage, stats=stats)
     except BaseException:
         run.close()
@@ -195,11 +201,3 @@ def _check_name(name: str, served: Served) -> None:
             "model_not_found",
             "model",
         )
-
-
-def _status(service: Service) -> Status:
-    if service.fault is not None:
-        return "failed"
-    if service.snapshot().draining:
-        return "draining"
-    return "ready" if service.ready else "warming up"

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 
-from draftproof.errors import Overloaded
-from draftproof.server.errors import Refusal
+from draftproof.errors import DeadlineExceeded, Overloaded
+from draftproof.server.errors import ClientLeft
 from draftproof.server.order import Order
+from draftproof.server.state import told_of
 from draftproof.service.records import Event, Failed, Finished, Progress
 from draftproof.service.service import Service, Ticket
+
+
+class Patience:
+    """For how long an answer is waited for; looked at between steps that take a while."""
+
+    def __init__(self, seconds: float, began: float) -> None:
+        """`began` is on the clock of `time.monotonic`."""
+        self._seconds = seconds
+        self._until = began + seconds
+        self.is_gone = False
+        """Nobody waits any more."""
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until - time.monotonic())
+
+    def check(self) -> None:
+        """Raise where nobody waits any more, or the time is over; may be called on any thread."""
+        if self.is_gone:
+            raise ClientLeft
+        if not self.left_s:
+            raise DeadlineExceeded(
+                f"reading the request took longer than its limit of {self._seconds:.3g} seconds; "
+                "send fewer or shorter prompts"
+            )
 
 
 class Run:
     """The tickets of one request, one for each prompt; made and awaited on the loop."""
 
-    def __init__(self, service: Service, order: Order) -> None:
+    def __init__(self, service: Service, order: Order, patience: Patience) -> None:
         self.order = order
+        self._patience = patience
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
@@ -25,18 +53,22 @@ class Run:
         self._open = len(order.prompts)
         self._closed = False
 
-    def submit(self, deadline_s: float) -> None:
+    def submit(self) -> None:
         """Queue all prompts, or none; may be called from any thread."""
         try:
             for index, prompt in enumerate(self.order.prompts):
+                self._patience.check()
                 ticket = self._service.submit(
                     prompt,
                     self.order.params,
                     partial(self._hand_over, index),
                     speculation=self.order.speculation,
-                    deadline_s=deadline_s,
+                    deadline_s=self._patience.left_s,
                 )
                 self._tickets.append(ticket)
+        except Overloaded as error:
+            self.close()
+            raise told_of(error, self._service) from error
         except BaseException:
             self.close()
             raise
@@ -68,7 +100,7 @@ class Run:
         if isinstance(event, Failed):
             self.close()
             if isinstance(event.error, Overloaded):
-                raise Refusal(503, str(event.error), "draining") from event.error
+                raise told_of(event.error, self._service) from event.error
             raise event.error
         if isinstance(event, Finished) and event.last:
             self._open -= 1

@@ -33,11 +33,15 @@ class Sender:
     async def whole(self, *, stats: bool) -> Response:
         while await self._take() is not None:
             pass
-        body = self._form.whole(self._choices, self._extras(usage=True, stats=stats))
-        return Response(_json(body), media_type="application/json")
+        # Log-probabilities of a long answer take seconds to write down, and others would wait.
+        content = await asyncio.to_thread(self._whole, stats)
+        return Response(content, media_type="application/json")
 
     def stream(self, *, usage: bool, stats: bool) -> Response:
         return AnswerStream(self._run, self._lines(usage, stats))
+
+    def _whole(self, stats: bool) -> str:
+        return _json(self._form.whole(self._choices, self._extras(usage=True, stats=stats)))
 
     async def _lines(self, usage: bool, stats: bool) -> AsyncIterator[str]:
         """Once the status is sent, an error can only be told as an event; then the stream ends."""

@@ -15,6 +15,11 @@ class Words:
         self._tokenizer = tokenizer
         self._num_tokens = num_tokens
 
+    def prepare(self) -> None:
+        """Read the vocabulary, which takes a second for a large one; `read` does it otherwise."""
+        if self._tokenizer is not None:
+            _ = self._markers
+
     def read(self, token: int) -> tuple[str, bytes]:
         """A token that is no whole text by itself is written as `bytes:\\xe2\\x80`."""
         data = self._bytes(token)

@@ -79,6 +79,11 @@ class Machine:
             self._factories[key] = self._engine(name, wished).controllers(self._text)
         return self._factories[key]
 
+    def doubt(self, name: str, entries: Sequence[Entry]) -> None:
+        """See what rounds have told of a drafter's costs; who decodes now does not wait for that
+        to be measured again."""
+        self._engine(name, self._speculator.settings.depth).doubt(entries, at_once=False)
+
     @property
     def lost_tokens(self) -> int:
         """Tokens of the cache that are neither free, nor kept, nor of a row that is in use."""
@@ -118,7 +123,7 @@ class Machine:
             turn = self.loop.turn()
             for _, fault in (*turn.faults, *turn.failures):
                 raise fault
-        self.drafting.forget(0)
+        self.drafting.unassign(0)
 
     def _engine(self, name: str, depth: Depth) -> Engine:
         drafter, settings = self._drafters[name], self._speculator.settings

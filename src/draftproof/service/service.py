@@ -67,7 +67,7 @@ class Service:
         self._intake = Intake(
             speculator, self._machine, self._drafters, self._settings, self._refuse
         )
-        self._worker = Worker(self._machine.loop, self._machine.drafting, listener)
+        self._worker = Worker(self._machine, listener)
         self._ids = itertools.count(1)
         self._inbox: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
@@ -139,6 +139,11 @@ class Service:
             self._inbox.append(partial(self._take, request))
             self._changed.notify()
         return Ticket(request.request_id, self._cancel)
+
+    def check_room(self) -> None:
+        """Raise what `submit` would raise now for want of room: a prompt need not be encoded."""
+        with self._changed:
+            self._check_room()
 
     def snapshot(self) -> Snapshot:
         """As of the last round, with what has come since."""

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from draftproof.drafters.routed import RoutedDrafting
-from draftproof.engine.loop import Loop
 from draftproof.engine.loop import Turn as LoopTurn
 from draftproof.errors import (
     Cancelled,
@@ -18,6 +16,7 @@ from draftproof.errors import (
     kind_and_place,
 )
 from draftproof.service.intake import PLAIN
+from draftproof.service.machine import Machine
 from draftproof.service.records import Listener, RoundReport, Turn
 from draftproof.service.request import Request
 
@@ -29,9 +28,10 @@ _log = logging.getLogger("draftproof.service")
 class Worker:
     """Decodes requests in a loop of its own; only one thread may call it."""
 
-    def __init__(self, loop: Loop, drafting: RoutedDrafting, listener: Listener | None) -> None:
-        self._loop = loop
-        self._drafting = drafting
+    def __init__(self, machine: Machine, listener: Listener | None) -> None:
+        self._machine = machine
+        self._loop = machine.loop
+        self._drafting = machine.drafting
         self._listener = listener
         self.mean_s = 0.0
         """What a request takes once it has started; newer ones count more."""
@@ -126,7 +126,8 @@ class Worker:
             return
         for entry in request.entries:
             del self._owners[entry.sequence.seq_id]
-            self._drafting.forget(entry.sequence.seq_id)
+            self._drafting.unassign(entry.sequence.seq_id)
+        self._machine.doubt(request.drafter, request.entries)
         report = request.report()
         self.mean_s += _NEWEST * (report.total_s - report.queue_s - self.mean_s)
         if self._listener is not None:

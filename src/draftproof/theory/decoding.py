@@ -174,11 +174,12 @@ def _round(
     levels = max(step.depth for step in steps)
     sizes = [step.drafted for step in steps]
     columns = 1 + (max(sizes) if padded else sum(sizes) / len(sizes))
+    longest = max(row.context_length for row in rows)
     cost = RoundCost(
         columns=columns,
         levels=levels,
-        draft_s=costs.draft_seconds(levels, width),
-        verify_s=costs.verify_seconds(columns, max(row.context_length for row in rows)),
+        draft_s=costs.draft_seconds(levels, width, longest),
+        verify_s=costs.verify_seconds(columns, longest),
         rest_s=costs.rest,
         tokens=sum(len(step.tokens) for step in steps) / len(rows),
         drafting=sum(size > 0 for size in sizes),

@@ -31,6 +31,8 @@ class CostCurves:
     drafter that branches; without an entry drafting is free."""
     attention: Mapping[int, float] = field(default_factory=dict)
     """Columns of a row -> further seconds for each token of context beyond `context`."""
+    draft_attention: Mapping[int, float] = field(default_factory=dict)
+    """Levels -> further seconds of drafting for each token of context beyond `context`."""
     context: int = 0
     rest: float = 0.0
     """Seconds of judging and bookkeeping, a round."""
@@ -38,7 +40,8 @@ class CostCurves:
     def __post_init__(self) -> None:
         if 1 not in self.verify:
             raise InvalidSetting("the curve of verification has no cost of 1 column; give one")
-        for points in (self.verify, self.attention, *self.draft.values()):
+        further = self.attention, self.draft_attention
+        for points in (self.verify, *further, *self.draft.values()):
             for place, seconds in points.items():
                 if not is_number(seconds) or not 0 <= seconds < float("inf") or place < 1:
                     raise InvalidSetting(
@@ -52,17 +55,18 @@ class CostCurves:
         beyond = max(0, context_length - self.context)
         return self._verify(columns) + beyond * self._attention(columns)
 
-    def draft_seconds(self, levels: int, width: int = 1) -> float:
-        """Drafting `levels` levels of at most `width` nodes that get children."""
+    def draft_seconds(self, levels: int, width: int = 1, context_length: int = 0) -> float:
+        """Drafting `levels` levels of at most `width` nodes that get children, likewise."""
         if levels == 0 or not self.draft:
             return 0.0
         known = [measured for measured in self._draft if measured >= width]
-        return self._draft[min(known, default=max(self._draft))](levels)
+        seconds = self._draft[min(known, default=max(self._draft))](levels)
+        return seconds + max(0, context_length - self.context) * self._draft_attention(levels)
 
     def round_seconds(self, levels: int, width: int, columns: int, context_length: int) -> float:
         """A whole round."""
         verify = self.verify_seconds(columns, context_length)
-        return self.draft_seconds(levels, width) + verify + self.rest
+        return self.draft_seconds(levels, width, context_length) + verify + self.rest
 
     @property
     def widest(self) -> int:
@@ -78,6 +82,10 @@ class CostCurves:
         return cache(line_through(self.attention or {1: 0.0}))
 
     @cached_property
+    def _draft_attention(self) -> Callable[[float], float]:
+        return cache(line_through({0: 0.0, **self.draft_attention}))
+
+    @cached_property
     def _draft(self) -> dict[int, Callable[[float], float]]:
         return {
             width: cache(line_through({0: 0.0, **points})) for width, points in self.draft.items()
@@ -89,6 +97,7 @@ class CostCurves:
             "verify": dict(self.verify),
             "draft": {width: dict(points) for width, points in self.draft.items()},
             "attention": dict(self.attention),
+            "draft_attention": dict(self.draft_attention),
             "context": self.context,
             "rest": self.rest,
         }
@@ -100,6 +109,7 @@ class CostCurves:
             verify=_numbered(fields["verify"]),
             draft={int(width): _numbered(points) for width, points in fields["draft"].items()},
             attention=_numbered(fields["attention"]),
+            draft_attention=_numbered(fields["draft_attention"]),
             context=int(fields["context"]),
             rest=float(fields["rest"]),
         )

@@ -57,13 +57,14 @@ def choose(
     drafter: str,
     params: SamplingParams,
     verifier: str | Verifier | None,
-    width: int = 1,
+    width: int | None = 1,
     remembers: bool = False,
 ) -> Pairing:
     """The pairing for one request; `verifier` overrides the choice at temperature > 0.
 
     Temperature 0 is always judged by the greedy rule, which every other rule becomes there.
-    `width` above 1 asks for a rule that judges trees. A drafter that `remembers` other requests
+    `width` above 1 asks for a rule that judges trees; None leaves open what is drafted, chains or
+    trees, and a rule for chains will see chains. A drafter that `remembers` other requests
     may draft what an answer with the same seed has left, and a rule that reads that seed's numbers
     again would no longer be independent of the draft; keyed rules emit the target's own draw.
     """
@@ -76,7 +77,7 @@ def choose(
                 f"{find(verifier).name!r} with a seed would judge drafts by the very numbers that "
                 "an earlier request with this seed was made with; leave verifier or seed unset"
             )
-        if width > 1 and not find(verifier).trees:
+        if width is not None and width > 1 and not find(verifier).trees:
             raise InvalidSetting(
                 f"verifier {find(verifier).name!r} judges chains and width is {width}; leave "
                 "verifier unset, choose tree or traversal, or set width=1"
