@@ -36,9 +36,9 @@ DrafterName = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help="What proposes tokens: self-int8, ngram or suffix (or with :FILE), recycling, lookahead, "
-        "model:PATH (model-tli:, model-slem: by a method of your choice for another vocabulary), "
-        "early-exit:N, hybrid:A,B (look-up A where it is confident, else B) or none.",
+        help="What proposes tokens: self-int8, ngram and suffix (or with :FILE), recycling, "
+        "lookahead, model:PATH (model-tli:, model-slem: by a method of your choice for another "
+        "vocabulary), early-exit:N, hybrid:A,B (look-up A where it is confident, else B) or none.",
         metavar="NAME",
     ),
 ]
