@@ -80,5 +80,6 @@ class Watched:
             observe=drafting.observe,
             read=drafting.read,
             release=drafting.release,
+            forget=drafting.forget,
             move=drafting.move,
         )

@@ -233,6 +233,7 @@ class Varied:
             observe=drafting.observe,
             read=drafting.read,
             release=drafting.release,
+            forget=drafting.forget,
             move=drafting.move,
         )
 

@@ -158,8 +158,9 @@ class ServerSettings:
     """Most tokens of a prompt; None for what the service allows."""
     max_tokens_limit: int = 4096
     """Largest `max_tokens` of a request."""
-    max_depth: int = MAX_DEPTH
-    """Largest depth that a request may fix."""
+    max_depth: int = 16
+    """Largest depth that a request may fix; every round of the batch lasts as long as its deepest
+    draft."""
     max_stops: int = 16
     """Stop strings and stop ids of one request."""
     max_seconds: float = 600.0

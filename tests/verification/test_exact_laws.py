@@ -21,12 +21,13 @@ from tests.toys import (
     constant_law,
     likeliest,
     pairs_of_laws,
+    remembered,
     round_program,
     rows_of,
     sibling_proposer,
 )
 
-PAIRS = pairs_of_laws()
+PAIRS = {name: tuple(map(remembered, laws)) for name, laws in pairs_of_laws().items()}
 DEPTHS = (1, 2, 3)
 CHAINS = {
     "greedy": (Proposal.POINT, Proposal.SAMPLED, Proposal.COUPLED),
@@ -94,7 +95,7 @@ GROWTHS = {
 def test_tree_of_any_shape_emits_the_joint_law_of_the_target(name, proposal, zeros, growth):
     """Whether a node has children may depend on anything drawn before them."""
     depth, width, vocab, grows = GROWTHS[growth]
-    target, draft = random_law(vocab, 20, zeros), random_law(vocab, 21, zeros)
+    target, draft = (remembered(random_law(vocab, seed, zeros)) for seed in (20, 21))
     propose = sibling_proposer(draft, depth, proposal, width, grows)
     assert deviation(name, target, propose, depth + 1) < EXACT
 
@@ -258,7 +259,7 @@ def test_as_many_distinct_siblings_as_tokens_are_never_all_rejected(laws):
 def test_traversal_never_accepts_less_than_recursive_rejection(proposal):
     gains = []
     for seed in range(4):
-        target, draft = random_law(3, 40 + 2 * seed), random_law(3, 41 + 2 * seed)
+        target, draft = (remembered(random_law(3, 40 + 2 * seed + i)) for i in (0, 1))
         propose = sibling_proposer(draft, 2, proposal)
         means = [mean_accepted(name, target, propose, 2) for name in ("traversal", "tree")]
         gains.append(means[0] - means[1])

@@ -54,6 +54,49 @@ def test_inputs_are_byte_identical_afterwards(name, dtype):
         assert (p.numpy().tobytes(), q.numpy().tobytes()) == before
 
 
+BRANCHING = (-1, -1, -1, 0, 0, 2, 3)
+"""anchor - 0, 1, 2; 0 - 3, 4; 2 - 5; 3 - 6."""
+TOKENS = [(0, 1, 0, 2, 2, 3, 1), (3, 3, 1, 0, 1, 2, 0), (2, 0, 3, 1, 3, 0, 2)]
+JUDGED = [
+    (name, proposal)
+    for name in ("greedy", "point", "coupled", "tree", "traversal")
+    for proposal in Proposal
+    if proposal in VERIFIERS[name].accepts
+]
+
+
+def branching(tokens, proposal, law, dtype):
+    """Siblings on three levels, equal ones among them, and the law of each where it was drawn."""
+    bare = Draft(tokens, BRANCHING, None, Proposal.POINT)
+    if proposal not in (Proposal.SAMPLED, Proposal.DISTINCT):
+        return Draft(tokens, BRANCHING, None, proposal)
+    rows = []
+    for node, parent in enumerate(BRANCHING):
+        q = torch.tensor(law(tuple(tokens[step] for step in bare.path(parent))), dtype=dtype)
+        elder = [child for child in bare.children(parent) if child < node]
+        if proposal is Proposal.DISTINCT:
+            q[[tokens[child] for child in elder if tokens[child] != tokens[node]]] = 0.0
+        rows.append(q / q.sum())
+    return Draft(tokens, BRANCHING, torch.stack(rows), proposal)
+
+
+@pytest.mark.parametrize(("name", "proposal"), JUDGED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inputs_of_branching_drafts_are_byte_identical_afterwards(name, proposal, dtype):
+    """On every path through the rule: rejected at once, after one token, kept to a leaf."""
+    rule, reached = VERIFIERS[name], set()
+    for seed in range(60):
+        draft = branching(TOKENS[seed % 3], proposal, random_law(4, 100 + seed), dtype)
+        p = rows_of(random_law(4, seed), draft).to(dtype)
+        inputs = [p] if draft.q is None else [p, draft.q]
+        before = [each.numpy().tobytes() for each in inputs]
+        verdict = rule.verify(draft, p, 5, KeyedNoise(seed))
+        assert [each.numpy().tobytes() for each in inputs] == before
+        reached.add((len(verdict.accepted), verdict.all_accepted))
+    assert {(0, False), (1, False)} <= reached
+    assert {(2, True), (3, True)} & reached
+
+
 @pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
 @pytest.mark.parametrize("bits", [0, 2**64 - 1])
 def test_extreme_uniforms_never_emit_an_impossible_token(name, bits, monkeypatch):
@@ -124,3 +167,11 @@ def test_greedy_takes_the_first_of_equal_logits():
     p = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
     draft = Draft.chain((), Proposal.POINT)
     assert VERIFIERS["greedy"].verify(draft, p, 1, KeyedNoise(0)).next_token == 0
+
+
+@pytest.mark.parametrize("name", ["tokenwise", "blockwise", "tree", "traversal"])
+def test_a_correction_of_next_to_no_weight_is_drawn_all_the_same(name):
+    """Rounded to 1, p and q agree on token 0; what is left of p is less than rounding."""
+    p = torch.tensor([[1.0, 0.0, 1e-20]] * 2, dtype=torch.float64)
+    verdict = VERIFIERS[name].verify(sampled_chain([1], (1.0, 1e-9, 0.0)), p, 3, KeyedNoise(1))
+    assert (verdict.accepted, verdict.next_token) == ((), 2)

@@ -11,10 +11,10 @@ from draftproof.models.toy import random_law
 from draftproof.sampling.draw import residual
 from draftproof.verification.traversal import Traversal, _Remaining
 from draftproof.verification.tree import Tree, remainder
-from tests.toys import EXACT, sibling_proposer
+from tests.toys import EXACT, remembered, sibling_proposer
 
 BIASED = 0.005
-PAIRS = [(random_law(3, 60 + 2 * i), random_law(3, 61 + 2 * i)) for i in range(5)]
+PAIRS = [tuple(remembered(random_law(3, 60 + 2 * i + j)) for j in (0, 1)) for i in range(5)]
 
 
 def worst_deviation(rule, proposer, depth):

@@ -3,6 +3,10 @@
 A number of `KeyedNoise` is a uniform behind a key. `Enumeration` knows for each key the interval
 in which its uniform still lies, so a rule that reads one number twice, or a round that reads what
 an earlier round has read, is conditioned on the first reading as it would be in a real run.
+
+A race is decided by E / sum(E), which is uniform over the simplex of all laws. The v that wins with
+weights w are those for which E[u] w[v] >= E[v] w[u] for every u: each race cuts the simplex with
+planes, and probabilities are volumes, however many laws race on one noise.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -29,11 +33,15 @@ JointLaw = dict[Tokens, float]
 """Token sequence -> probability."""
 Key = tuple[int, Purpose, int]
 Span = tuple[float, float]
-Races = tuple[tuple[tuple[float, ...], int], ...]
-"""Laws that have raced at one position, each with its winner."""
-Known = Mapping[Key, "Span | Races"]
+Piece = tuple[float, tuple[tuple[float, ...], ...]]
+"""A simplex: its share of all laws, and its corners."""
+Region = tuple[Piece, ...]
+Known = Mapping[Key, "Span | Region"]
 Propose = Callable[[Tokens, int, Noise], Draft]
 """(tokens so far, most depth, noise) -> draft."""
+
+_ON_THE_PLANE = 1e-14
+"""How far rounding takes a corner from the plane that made it, at most."""
 
 
 class Enumeration:
@@ -42,7 +50,7 @@ class Enumeration:
     def __init__(self, path: Sequence[int] = (), known: Known | None = None) -> None:
         """`path` numbers the branches to take first; behind it the first branch is taken."""
         self.probability = 1.0
-        self.known: dict[Key, Span | Races] = dict(known or {})
+        self.known: dict[Key, Span | Region] = dict(known or {})
         self.touched: set[Key] = set()
         self.taken: list[tuple[int, int]] = []
         """Per choice: the branch that was taken, and how many there were."""
@@ -58,28 +66,18 @@ class Enumeration:
         return self._land((position, purpose, offset), edges)
 
     def race(self, weights: torch.Tensor, position: int) -> int:
-        key, law = (position, Purpose.TARGET, 0), _normalised(weights)
+        key, law = (position, Purpose.RACE, 0), _normalised(weights)
         self.touched.add(key)
-        races: Races = self.known.get(key, ())  # type: ignore[assignment]
-        for raced, winner in races:
-            if raced == law:
-                return winner
-        if len(races) > 1:
-            raise NotImplementedError("three laws race at one position; that has no closed form")
-        chances = list(law)
-        if races:
-            raced, winner = races[0]
-            chances = [race_pair(raced, law, winner, v) for v in range(len(law))]
-        index = self._choose(chances)
-        self.known[key] = (*races, (law, index))
+        region = cast("Region", self.known.get(key) or _all_laws(len(law)))
+        won = [_won(region, law, token) for token in range(len(law))]
+        index = self._choose([sum(share for share, _ in part) for part in won])
+        self.known[key] = won[index]
         return index
 
     def _land(self, key: Key, edges: Sequence[float]) -> int:
         """In which piece between `edges` the uniform of `key` lies."""
         self.touched.add(key)
-        low, high = self.known.get(key, (0.0, 1.0))
-        assert isinstance(low, float), "one key serves a race and a uniform"
-        assert isinstance(high, float), "one key serves a race and a uniform"
+        low, high = cast("Span", self.known.get(key, (0.0, 1.0)))
         pieces = [(max(low, a), min(high, b)) for a, b in pairwise(edges)]
         index = self._choose([max(0.0, b - a) for a, b in pieces])
         self.known[key] = pieces[index]
@@ -93,36 +91,6 @@ class Enumeration:
         self.taken.append((branch, len(live)))
         self.probability *= weights[live[branch]] / sum(weights)
         return live[branch]
-
-
-def race_pair(q: Sequence[float], p: Sequence[float], i: int, j: int) -> float:
-    """P(argmin E/q = i and argmin E/p = j) for one vector E of iid Exp(1); q, p normalised.
-
-    Given that i wins q's race at time t, E[i] = q[i] t and every other E[k] is q[k] t plus a
-    fresh exponential. With A(r) = sum over k of max(q[k], r p[k]), r the ratio of both times:
-
-        q[i] / A(q[i] / p[i])                         for i = j
-        q[i] p[j] integral of dr / A(r)^2             for i != j, from q[j]/p[j] to q[i]/p[i]
-
-    A is linear between the ratios q[k]/p[k], where dr / A(r)^2 over [a, b] is
-    (b - a) / (A(a) A(b)).
-    """
-    if q[i] == 0 or p[j] == 0:
-        return 0.0
-
-    def total(r: float) -> float:
-        return sum(max(qk, r * pk) for qk, pk in zip(q, p, strict=True))
-
-    if i == j:
-        return q[i] / total(q[i] / p[i])
-    ratios = [qk / pk if pk > 0 else math.inf for qk, pk in zip(q, p, strict=True)]
-    marks = sorted({ratio for ratio in ratios if ratios[j] <= ratio <= ratios[i]})
-    # Behind the last finite ratio A grows as r itself.
-    pieces = [
-        (b - a) / (total(a) * total(b)) if b < math.inf else 1 / total(a)
-        for a, b in pairwise(marks)
-    ]
-    return q[i] * p[j] * sum(pieces)
 
 
 def enumerate_outcomes(program: Callable[[Noise], T]) -> dict[T, float]:
@@ -165,24 +133,22 @@ def chain_proposer(
     """Chains of up to `depth` tokens, drawn from `draft_law` as `proposal` says.
 
     `goes_on(tokens so far, drafted so far)` decides before each token whether to draft it. POINT
-    is the argmax. COUPLED races in the first round and drafts POINT in later ones, where a third
-    law could race at a position that a rejected draft has touched.
+    is the argmax.
     """
 
     def propose(prefix: Tokens, most: int, noise: Noise) -> Draft:
-        how = Proposal.POINT if proposal is Proposal.COUPLED and prefix else proposal
         drawn: list[int] = []
         laws: list[torch.Tensor] = []
         while len(drawn) < min(depth, most) and goes_on(prefix, tuple(drawn)):
             q = torch.tensor(draft_law((*prefix, *drawn)), dtype=torch.float64)
-            if how is Proposal.POINT:
+            if proposal is Proposal.POINT:
                 drawn.append(int(q.argmax()))
-            elif how is Proposal.COUPLED:
+            elif proposal is Proposal.COUPLED:
                 drawn.append(noise.race(q, len(prefix) + len(drawn)))
             else:
                 drawn.append(noise.draw(q, len(prefix), Purpose.DRAFT, len(drawn)))
                 laws.append(q)
-        return Draft.chain(drawn, how, torch.stack(laws) if laws else None)
+        return Draft.chain(drawn, proposal, torch.stack(laws) if laws else None)
 
     return propose
 
@@ -278,6 +244,37 @@ def _branches(program: Callable[[Noise], T], known: Known) -> Iterator[tuple[T, 
         if not path:
             return
         path[-1] += 1
+
+
+def _all_laws(size: int) -> Region:
+    return ((1.0, tuple(tuple(float(i == j) for j in range(size)) for i in range(size))),)
+
+
+@lru_cache(maxsize=4096)
+def _won(region: Region, law: tuple[float, ...], winner: int) -> Region:
+    """The part of `region` where `winner` wins the race with `law`."""
+    if law[winner] == 0:
+        return ()
+    for other in range(len(law)):
+        region = tuple(_cut(region, law, winner, other))
+    return region
+
+
+def _cut(region: Region, law: tuple[float, ...], first: int, second: int) -> Iterator[Piece]:
+    """The part of `region` where `first` comes before `second` in the race with `law`."""
+    for share, corners in region:
+        leads = [corner[second] * law[first] - corner[first] * law[second] for corner in corners]
+        most, least = max(leads), min(leads)
+        if least >= -_ON_THE_PLANE:
+            yield share, corners
+        elif most > _ON_THE_PLANE:
+            ahead, behind = leads.index(most), leads.index(least)
+            at = most / (most - least)
+            ends = zip(corners[ahead], corners[behind], strict=True)
+            crossing = tuple(a + at * (b - a) for a, b in ends)
+            halves = (share * at, behind), (share * (1 - at), ahead)
+            parts = tuple((size, (*corners[:i], crossing, *corners[i + 1 :])) for size, i in halves)
+            yield from _cut(parts, law, first, second)
 
 
 def _normalised(weights: torch.Tensor) -> tuple[float, ...]:

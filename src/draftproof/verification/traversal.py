@@ -78,7 +78,7 @@ class _Remaining:
         mass = float(left.sum(dtype=torch.float64))
         if mass > 0:
             self._left[parent] = left / mass
-            self._reached[parent] = mass / (mass + 1.0 - chance)
+            self._reached[parent] = mass / (mass + (1.0 - chance))
         elif chance < 1.0:
             # Nothing is left of the parent. Where chance is 1 only rounding can have come here.
             self._reached[parent] = 0.0
