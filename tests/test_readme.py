@@ -43,7 +43,7 @@ def test_every_command_parses() -> None:
         line.split("  #")[0].strip()
         for page in PAGES
         for block in re.findall(r"```(?:sh|console)?\n(.*?)```", page, flags=re.DOTALL)
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("draftproof ")
     }
     assert commands

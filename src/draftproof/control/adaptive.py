@@ -26,11 +26,12 @@ from draftproof.theory.trees import best_nodes
 
 MAX_AUTO_DEPTH = 32
 _LEAST_GAIN = 1.03
-"""Below this speed-up rounds become plain, once it was too small for so many plans on end; at once
-where drafts are slower. The estimate is off by about 3 %, and one round in which it says so ..."""
+"""A speed-up below this counts as none: the estimate is off by about as much."""
 _TOO_SMALL = 16
+"""Rounds become plain after so many plans on end that promise less, at once where drafts are slower
+than plain decoding."""
 _GAIN_TO_RETURN = 1.06
-"""... does not keep a sequence going to and fro: it drafts again from here on only."""
+"""A plain sequence drafts again from this on; the distance keeps it from going to and fro."""
 _FIRST_WAIT = 4
 """Plain rounds before the first probe."""
 _LONG_STAY = 64
