@@ -252,9 +252,12 @@ class Scripted(Drafting):
 
     def propose(self, contexts, plans):
         return [
-            Draft.chain(self._script(tuple(context.tokens))[: plan.depth], Proposal.POINT)
+            self.draft(tuple(context.tokens), plan)
             for context, plan in zip(contexts, plans, strict=True)
         ]
+
+    def draft(self, tokens, plan):
+        return Draft.chain(self._script(tokens)[: plan.depth], Proposal.POINT)
 
 
 class Comb(Drafting):

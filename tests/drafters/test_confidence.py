@@ -138,12 +138,10 @@ def proposer(proposal, plan, doubts):
     warp = Warp(SamplingParams(temperature=1.0), prompt_length=1, num_tokens=3)
 
     def propose(prefix, most, noise):
-        # A third law could race at a place that a rejected draft has touched.
-        how = Proposal.POINT if proposal is Proposal.COUPLED and prefix else proposal
         text = [0, *prefix]
         cache = KVCache(rows=1, capacity=20)
         model.prefill(text[:-1], cache, 0, 8)
-        context = Context(0, 0, text, warp, _ShiftedNoise(noise, -1), how)
+        context = Context(0, 0, text, warp, _ShiftedNoise(noise, -1), proposal)
         wanted = replace(plan, depth=min(plan.depth, most))
         draft = roll_out(model, cache, [context], [wanted], 3)[0].draft
         for node, sure in enumerate(draft.confidences):

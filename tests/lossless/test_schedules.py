@@ -159,9 +159,8 @@ def test_who_gives_way_in_the_middle_of_trees_goes_on_as_if_nothing_had_happened
 
 
 def held(drafter):
-    """Tokens of finished requests that a suffix drafter keeps, by text."""
-    index = drafter._finished._index
-    return index.num_tokens
+    """Tokens of finished requests that a suffix drafter keeps."""
+    return drafter._finished._index.num_tokens
 
 
 def test_only_what_was_finished_for_it_is_remembered():

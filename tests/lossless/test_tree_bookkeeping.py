@@ -7,34 +7,23 @@ import pytest
 from draftproof.api import Speculator
 from draftproof.config import EngineSettings
 from draftproof.core import Draft, Proposal
-from draftproof.drafters.base import Drafting
 from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.params import SamplingParams
 from draftproof.verification.registry import VERIFIERS
 from tests.lossless.test_bookkeeping import saying
-from tests.toys import remembered
+from tests.toys import Scripted, remembered
 
 V = 5
 TREES = sorted(name for name, rule in VERIFIERS.items() if rule.trees)
 
 
-class Planted(Drafting):
-    """Drafts the tree that `trees(context tokens)` says, (tokens, parents), as POINT."""
+class Planted(Scripted):
+    """Drafts the tree that `script(context tokens, depth)` says, (tokens, parents), as POINT."""
 
     name = "planted"
-    proposals = frozenset({Proposal.POINT})
 
-    def __init__(self, trees):
-        self._trees = trees
-
-    def begin(self, target_cache):  # noqa: ARG002
-        return self
-
-    def propose(self, contexts, plans):
-        return [
-            Draft(*map(tuple, self._trees(tuple(context.tokens), plan.depth)), None, Proposal.POINT)
-            for context, plan in zip(contexts, plans, strict=True)
-        ]
+    def draft(self, tokens, plan):
+        return Draft(*map(tuple, self._script(tokens, plan.depth)), None, Proposal.POINT)
 
 
 # Length of the text -> (tokens, parents) of what is drafted behind it.

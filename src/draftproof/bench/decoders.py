@@ -16,7 +16,6 @@ from draftproof.bench.peers.base import Job, Start
 from draftproof.bench.peers.process import PeerProcess
 from draftproof.bench.record import Record
 from draftproof.bench.workloads import Task
-from draftproof.config import Depth
 from draftproof.drafters.base import fresh
 from draftproof.drafters.registry import Surroundings, make_drafter
 from draftproof.output import Sample
@@ -45,21 +44,21 @@ class Decoders:
         around = Surroundings(
             plain.target, plain.tokenizer, start.dtype, start.device, plain.settings
         )
-        self._ours: dict[tuple[str | None, Depth | None, int | None, str | None], Speculator] = {}
+        self._ours: dict[tuple[Any, ...], Speculator] = {}
+        """By drafter and shape."""
         for spec in matrix.drafters:
             drafter = make_drafter(spec, around)
-            for depth, width, tree in matrix.shapes():
+            for shape, tree in matrix.shapes():
                 settings = replace(
                     plain.settings,
-                    depth=depth,
-                    width=width or 1,
+                    depth=shape.depth,
+                    width=shape.width or 1,
                     nodes=None if tree else plain.settings.nodes,
                     tree=tree,
-                    min_confidence=0.0 if depth == "auto" else matrix.min_confidence,
+                    min_confidence=0.0 if shape.depth == "auto" else matrix.min_confidence,
                 )
-                self._ours[spec, depth, width, None if tree is None else str(tree)] = (
-                    plain.with_drafter(drafter, settings)
-                )
+                key = (spec, *shape)
+                self._ours[key] = plain.with_drafter(drafter, settings)
         self._peers: Mapping[str, PeerProcess] = {
             spec: PeerProcess(replace(start, spec=spec)) for spec in matrix.peers
         }

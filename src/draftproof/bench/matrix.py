@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from draftproof.bench.peers.base import check_peer, why_unsupported
 from draftproof.config import Depth, EngineSettings
+from draftproof.drafters.base import shortened
 from draftproof.drafters.registry import check_spec
 from draftproof.errors import InvalidSetting
 from draftproof.sampling.params import SamplingParams
@@ -16,13 +16,14 @@ from draftproof.static_tree import StaticTree
 
 PLAIN, OURS = "plain", "draftproof"
 
-Shape = tuple[Depth, int | None, StaticTree | None]
 
+class Shape(NamedTuple):
+    """Of drafts, as a cell names it."""
 
-def shortened(label: str) -> str:
-    """A label that begins with a drafter, its path cut down to the name."""
-    name, _, path = label.partition(":")
-    return f"{name}:{Path(path).name}" if path else name
+    depth: Depth
+    width: int | None
+    """None where the depth is "auto"."""
+    tree: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +125,21 @@ class Matrix:
     def cells(self, temperature: float, batch: int) -> list[Cell]:
         """Plain decoding, our drafters in every shape, and the peers."""
         ours = [
-            Cell(
-                OURS, drafter, depth, temperature, batch, width, None if tree is None else str(tree)
-            )
+            Cell(OURS, drafter, shape.depth, temperature, batch, shape.width, shape.tree)
             for drafter in self.drafters
-            for depth, width, tree in self.shapes()
+            for shape, _ in self.shapes()
         ]
         plain, *peers = (
             Cell(system, None, None, temperature, batch) for system in (PLAIN, *self.peers)
         )
         return [plain, *ours, *peers]
 
-    def shapes(self) -> Iterator[Shape]:
-        """Depth, width and static tree of drafts; no width where the depth is "auto"."""
+    def shapes(self) -> Iterator[tuple[Shape, StaticTree | None]]:
+        """Every shape of drafts, a static tree as what it is beside its name."""
         for depth in self.depths:
             widths: tuple[int | None, ...] = (None,) if depth == "auto" else self.widths
-            yield from ((depth, width, None) for width in widths)
-        yield from ((tree.depth, tree.width, tree) for tree in self.trees)
+            yield from ((Shape(depth, width), None) for width in widths)
+        yield from ((Shape(tree.depth, tree.width, str(tree)), tree) for tree in self.trees)
 
 
 def _check_distinct(name: str, values: Sequence[Any], least: int) -> None:

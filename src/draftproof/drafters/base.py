@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
@@ -148,6 +149,12 @@ def check_plan(drafter: Drafter, settings: EngineSettings) -> None:
             f"a tree was given and the drafter {drafter.name!r} does not choose which places get a "
             "token; leave the tree out, or take a model, suffix or recycling"
         )
+
+
+def shortened(label: str) -> str:
+    """A label that begins with a drafter, its path cut down to the name."""
+    name, _, path = label.partition(":")
+    return f"{name}:{Path(path).name}" if path else name
 
 
 def num_shared(held: Sequence[int], tokens: Sequence[int]) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+from draftproof.drafters.base import shortened
 from draftproof.drafters.corpus import read_corpus
 from draftproof.drafters.lookahead import LookaheadDrafter
 from draftproof.drafters.lookup import LookupDrafter
@@ -51,10 +51,9 @@ def make_lookup(spec: str, tokenizer: Any, vocab_size: int) -> LookupDrafter:
     if name == "lookahead":
         return LookaheadDrafter()
     corpus = _corpus(spec, path, tokenizer) if path else []
-    label = f"{name}:{Path(path).name}" if path else name
     if name == "ngram":
-        return NgramDrafter(corpus=corpus, name=label)
-    return SuffixDrafter(corpus, name=label)
+        return NgramDrafter(corpus=corpus, name=shortened(spec))
+    return SuffixDrafter(corpus, name=shortened(spec))
 
 
 def hybrid_parts(spec: str) -> tuple[str, str]:

@@ -151,9 +151,8 @@ class _Tree:
             node
             for node in range(first, len(self.tokens))
             if self.confidences[node] >= self.plan.min_confidence
+            if self.plan.children(self.places[node])
         ]
-        if self.plan.tree is not None:
-            sure = [node for node in sure if self.plan.children(self.places[node])]
         likeliest = sorted(sure, key=lambda node: -self.chances[node])
         settled = self.context.proposal in _DRAWN or self.plan.width == 1
         ends = self.depth == self.plan.depth or (settled and len(self.tokens) >= self.plan.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftproof.bench.matrix import shortened
+from draftproof.drafters.base import shortened
 from draftproof.tune.session import Result
 
 if TYPE_CHECKING:

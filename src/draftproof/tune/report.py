@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from draftproof.bench.matrix import shortened
 from draftproof.bench.report import WIDTH
+from draftproof.drafters.base import shortened
 from draftproof.tune.predict import Forecast
 from draftproof.tune.session import Result
 
