@@ -14,17 +14,19 @@ from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
+from draftproof.verification.registry import VERIFIERS
 from tests.toys import remembered
 
 V = 7
 LAW = remembered(random_law(V, seed=5, zeros=0.2))
+FULL = remembered(random_law(V, seed=6))
 TEXT = [1, 4, 2]
 
 
-def rolled(proposal, plan, temperature=1.0, law=LAW):
+def rolled(proposal, plan, temperature=1.0, law=LAW, seed=3):
     model = ToyModel(law, V)
     warp = Warp(SamplingParams(temperature=temperature), prompt_length=1, num_tokens=V)
-    context = Context(0, 0, TEXT, warp, KeyedNoise(3), proposal)
+    context = Context(0, 0, TEXT, warp, KeyedNoise(seed), proposal)
     cache = KVCache(rows=1, capacity=100)
     model.prefill(TEXT[:-1], cache, 0, 8)
     (one,) = roll_out(model, cache, [context], [plan], V)
@@ -91,12 +93,38 @@ def test_drawn_siblings_are_all_there_in_their_order_with_their_laws(proposal):
     assert counted == len(draft.tokens) > 6
 
 
-def test_a_budget_is_spent_before_the_draw_and_never_by_dropping_what_was_drawn():
-    for nodes in range(1, 12):
-        draft = rolled(Proposal.DISTINCT, Plan(3, 3, nodes)).draft
-        whole = rolled(Proposal.DISTINCT, Plan(3, 3, 40)).draft
-        assert draft.tokens == whole.tokens[: len(draft.tokens)]
-        assert len(draft.tokens) == min(nodes, len(whole.tokens))
+@pytest.mark.parametrize("nodes", range(1, 20))
+def test_a_budget_is_shared_out_before_the_draw(nodes):
+    """Every level gets its part, whatever was drawn."""
+    outlines = set()
+    for seed in range(20):
+        draft = rolled(Proposal.DISTINCT, Plan(3, 2, nodes), seed=seed, law=FULL).draft
+        assert draft.depth == min(3, nodes)
+        assert len(draft.tokens) == min(nodes, 2 + 4 + 4)
+        levels = [len(draft.path(node)) for node in range(len(draft.tokens))]
+        outlines.add(tuple(levels.count(level) for level in (1, 2, 3)))
+    (outline,) = outlines
+    assert outline[0] == min(2, max(1, nodes - 2))
+
+
+@pytest.mark.parametrize(
+    ("rule", "proposal"),
+    [
+        ("tree", Proposal.SAMPLED),
+        ("tree", Proposal.DISTINCT),
+        ("traversal", Proposal.DISTINCT),
+        ("coupled", Proposal.COUPLED),
+    ],
+)
+@pytest.mark.parametrize("plan", [Plan(4, 3, 12), Plan(4, 2, 8), Plan(3, 3, 5), Plan(5, 2, 40)])
+def test_of_a_drafter_that_is_the_target_every_level_is_kept(rule, proposal, plan):
+    """However wide the tree and however unlikely the first of the siblings."""
+    for seed in range(15):
+        draft = rolled(proposal, plan, seed=seed, law=FULL).draft
+        nodes = range(-1, len(draft.tokens))
+        p = torch.tensor([FULL(text_before(draft, node)) for node in nodes], dtype=torch.float64)
+        verdict = VERIFIERS[rule].verify(draft, p, len(TEXT), KeyedNoise(seed))
+        assert len(verdict.accepted) == plan.depth
 
 
 def test_racing_siblings_are_the_first_of_the_targets_own_race():
