@@ -42,7 +42,6 @@ OPTIONS = {
         [
             {"enabled": False},
             {"depth": dice.randint(0, 6)},
-            {"depth": "auto"},
             {"drafter": "slow"},
             {"stats": True},
         ]

@@ -44,7 +44,8 @@ def test_lengths_counts_and_depths(make_client):
         "speculation": {"depth": 3},
     }
     assert whole(client.post(COMPLETIONS, **within))
-    assert whole(client.post(COMPLETIONS, **within | {"speculation": {"depth": "auto"}}))
+    answer = client.post(COMPLETIONS, **within | {"speculation": {"depth": "auto"}})
+    assert "start it with 'auto'" in refused(answer, 400, "invalid_value")["message"]
     for beyond, param in (
         ({"prompt": ["hello", "x", "y"]}, "prompt"),
         ({"max_tokens": 9}, "max_tokens"),

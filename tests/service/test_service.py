@@ -13,7 +13,7 @@ from draftproof.config import ServiceSettings, Speculation
 from draftproof.control.costs import CostBook
 from draftproof.control.forecast import Forecast
 from draftproof.drafters.ngram import NgramDrafter
-from draftproof.engine import loop, reader
+from draftproof.engine import engine, loop, reader
 from draftproof.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -25,6 +25,7 @@ from draftproof.errors import (
 from draftproof.sampling.params import SamplingParams
 from draftproof.service.service import Service
 from draftproof.static_tree import StaticTree
+from draftproof.theory.machine import CostCurves
 from tests.service.conftest import LONG, PATIENCE, Ear, long_target, serving
 from tests.tiny import prompt, shared_target, speculator
 
@@ -226,6 +227,30 @@ def test_a_service_that_is_closed_ends_everybody():
             assert isinstance(ear.wait().error, Overloaded)
 
 
+def test_a_service_that_is_closed_in_its_warm_up_measures_no_further(monkeypatch):
+    measuring, go_on, measured = threading.Event(), threading.Event(), []
+
+    def measure(*arguments):
+        measured.append(arguments[-1])
+        measuring.set()
+        assert go_on.wait(PATIENCE)
+        return CostCurves({1: 1.0})
+
+    monkeypatch.setattr(engine, "measure_costs", measure)
+    made = speculator(shared_target("llama"), "close-model", "auto", max_batch=8)
+    service = Service(made)
+    service.start()
+    assert measuring.wait(PATIENCE)
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    while not service.snapshot().draining:
+        time.sleep(0.001)
+    go_on.set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+    assert measured == [1]
+
+
 def test_nothing_to_generate_is_an_answer_too():
     with serving("llama") as (service, _, _):
         ear = Ear()
@@ -318,11 +343,14 @@ def test_nothing_kept_is_given_up_for_a_request_that_would_not_fit_all_the_same(
         assert waits.wait().tokens() == expected
 
 
-def test_a_wish_for_automatic_depth_is_honoured_beside_a_threshold_for_fixed_ones():
-    """The threshold is of the service's own depth; "auto" finds its own."""
+def test_a_threshold_is_heeded_by_those_who_can_and_automatic_depth_is_refused_beside_it():
+    """It needs measured costs, for which nobody else is held up."""
     others = {"ngram": NgramDrafter()}
     with serving("llama", drafters=others, min_confidence=0.4) as (service, made, _):
-        for wish in (None, Speculation(depth="auto"), Speculation(drafter="ngram")):
+        auto = Speculation(depth="auto")
+        with pytest.raises(InvalidSetting, match="did not measure"):
+            service.submit(prompt(7), SamplingParams(), Ear(), speculation=auto)
+        for wish in (None, Speculation(depth=2), Speculation(drafter="ngram")):
             ear = Ear()
             service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)
             expected = made.plain(prompt(7), SamplingParams(max_tokens=12)).token_ids
@@ -350,7 +378,7 @@ def test_a_static_tree_is_of_the_service_and_a_wish_goes_without():
     others = {"ngram": NgramDrafter()}
     shape = {"depth": "auto", "tree": StaticTree.by_level(2, 1)}
     with serving("llama", drafters=others, **shape) as (service, made, _):
-        wishes = (None, Speculation(depth="auto"), Speculation(depth=4), Speculation(depth=2))
+        wishes = (None, Speculation(depth=4), Speculation(depth=2))
         for wish in (*wishes, Speculation(drafter="ngram"), Speculation(enabled=False)):
             ear = Ear()
             service.submit(prompt(7), SamplingParams(max_tokens=12), ear, speculation=wish)

@@ -66,6 +66,12 @@ class Intake:
     def _choose(self, wish: Speculation) -> str:
         if not wish.enabled:
             return PLAIN
+        if wish.depth == "auto" and self._speculator.settings.depth != "auto":
+            raise InvalidSetting(
+                "depth is 'auto', which needs costs that this service did not measure when it "
+                f"started with a depth of {self._speculator.settings.depth}; give a number, or "
+                "start it with 'auto'"
+            )
         name = wish.drafter or next(iter(self._drafters))
         if name not in self._drafters:
             raise InvalidSetting(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from draftproof.api import Speculator
@@ -90,13 +90,18 @@ class Machine:
         rows = sum(self.cache.size(row) for row in range(len(self.loop.entries)))
         return self.cache_tokens - self.cache.num_free - self.loop.num_kept - rows
 
-    def warm_up(self) -> None:
-        """Compile, measure what passes cost, and decode a few tokens with every drafter."""
+    def warm_up(self, is_closing: Callable[[], bool]) -> None:
+        """Compile, measure what passes cost, and decode a few tokens with every drafter.
+
+        Measuring takes a minute; `is_closing` is asked between its parts whether to give up.
+        """
         for name in self._drafters:
             engine = self._engine(name, self._speculator.settings.depth)
             if engine.settings.depth == "auto":
                 costs, most = engine.measured_costs(self._text), engine.settings.max_batch
                 for power in range(most.bit_length() + 1):
+                    if is_closing():
+                        return
                     costs(min(most, 1 << power))
             self._decode_a_little(name)
         self._touch()
@@ -129,13 +134,11 @@ class Machine:
         drafter, settings = self._drafters[name], self._speculator.settings
         if isinstance(drafter, NoDrafter):
             depth = 0
-        # "auto" chooses both by itself, and only some drafters know how sure they are.
-        by_hand = depth != "auto"
-        width = settings.width if by_hand else 1
-        sure = settings.min_confidence if by_hand and stops_in_doubt(drafter) else 0.0
+        # Only some drafters know how sure they are.
+        sure = settings.min_confidence if stops_in_doubt(drafter) else 0.0
         asked = depth == settings.depth and takes_static_trees(drafter)
         tree = settings.tree if asked else None
-        settings = replace(settings, depth=depth, width=width, min_confidence=sure, tree=tree)
+        settings = replace(settings, depth=depth, min_confidence=sure, tree=tree)
         return Engine(self._speculator.target, drafter, settings, self._speculator.costs)
 
     def _some_text(self) -> Sequence[int]:

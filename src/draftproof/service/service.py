@@ -212,7 +212,7 @@ class Service:
     def _run(self) -> None:
         why = Overloaded("the service was stopped", _RESTART_S)
         try:
-            self._machine.warm_up()
+            self._machine.warm_up(lambda: self._closing)
             self._warm.set()
             while not self._closing:
                 self._serve()
