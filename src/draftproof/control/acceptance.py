@@ -10,7 +10,12 @@ from draftproof.control.confidence import ConfidenceEstimate, Stop
 from draftproof.core import Draft, Step
 
 _PRIOR_TRIALS = 2.0
-"""How many positions the prior counts as."""
+"""How many positions the prior counts as ..."""
+_PRIOR_MISSES = 0.36
+"""... or as many as hold so much of a miss, where those are more: a drafter known to be good is not
+given up for its first one ..."""
+_FEWEST_MISSES = 0.03
+"""... and no prior is taken to expect fewer of all positions."""
 _POSITION_TRIALS = 6.0
 """How many trials of one position the rate of all positions counts as there."""
 _KEPT = 0.98
@@ -24,7 +29,7 @@ a guess on the high side, and what is seen fades, so that chains are not the end
 _RANK_TRIALS = 4.0
 """How many trials of a rank the guess counts as."""
 
-_PRIORS = {"self-int8": 0.95, "model": 0.7, "ngram": 0.4}
+_PRIORS = {"self-int8": 0.97, "model": 0.7, "ngram": 0.4}
 
 
 def prior_of(drafter: str) -> float:
@@ -53,7 +58,8 @@ class AcceptanceEstimate:
     """
 
     def __init__(self, prior: float) -> None:
-        self._hits, self._trials = prior * _PRIOR_TRIALS, _PRIOR_TRIALS
+        self._trials = max(_PRIOR_TRIALS, _PRIOR_MISSES / max(1 - prior, _FEWEST_MISSES))
+        self._hits = prior * self._trials
         self._by_position: list[list[float]] = []
         self._by_rank = [[0.0, 0.0] for _ in _RANK_PRIOR]
         self._by_confidence = ConfidenceEstimate()

@@ -7,7 +7,7 @@ not made.
 
 from __future__ import annotations
 
-_OPENING = 1.4
+_OPENING = 1.37
 """What trying may cost in the beginning, where every draft is expected to be accepted; less is
 staked on a drafter of which less is expected."""
 _STAKE = 0.75
