@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,8 @@ def draw(result: Result, path: Path) -> None:
 
     figure = Figure(figsize=(15, 4.2), dpi=120)
     speed, verify, draft = (figure.add_subplot(1, 3, place) for place in (1, 2, 3))
-    _speedups(speed, result)
+    colours = {drafter: f"C{place}" for place, drafter in enumerate(result.curves)}
+    _speedups(speed, result, colours)
     curves = next(iter(result.curves.values()))
     columns = sorted(curves.verify)
     verify.plot(columns, [1e3 * curves.verify[n] for n in columns], marker="o", color="#4878a8")
@@ -30,7 +32,8 @@ def draw(result: Result, path: Path) -> None:
             levels = [0, *sorted(points)]
             seconds = [0.0, *(1e3 * points[n] for n in sorted(points))]
             label = Path(drafter).name + (f", width {width}" if width > 1 else "")
-            draft.plot(levels, seconds, marker="o", label=label)
+            style = "o-" if width == 1 else "^--"
+            draft.plot(levels, seconds, style, color=colours[drafter], label=label)
     _name(draft, "drafting, ms", "depth")
     draft.legend(fontsize=8)
     figure.suptitle(f"{result.target}, {result.prompts} prompts", fontsize=10)
@@ -38,8 +41,8 @@ def draw(result: Result, path: Path) -> None:
     figure.savefig(path)
 
 
-def _speedups(axes: Axes, result: Result) -> None:
-    """Lines as predicted, crosses as measured."""
+def _speedups(axes: Axes, result: Result, colours: Mapping[str, str]) -> None:
+    """Lines as predicted, trees as triangles, crosses as measured."""
     chains = sorted(
         (one for one in result.forecasts if one.shape.width == 1),
         key=lambda one: (one.shape.drafter, one.shape.depth),
@@ -47,9 +50,11 @@ def _speedups(axes: Axes, result: Result) -> None:
     for drafter in dict.fromkeys(one.shape.drafter for one in chains):
         own = [one for one in chains if one.shape.drafter == drafter]
         depths = [one.shape.depth for one in own]
-        axes.plot(depths, [one.speedup for one in own], marker=".", label=Path(drafter).name)
+        speedups = [one.speedup for one in own]
+        axes.plot(depths, speedups, ".-", color=colours[drafter], label=Path(drafter).name)
     for tree in (one for one in result.forecasts if one.shape.width > 1):
-        axes.plot([tree.shape.depth], [tree.speedup], "^", label=shortened(tree.shape.label))
+        colour, label = colours[tree.shape.drafter], shortened(tree.shape.label)
+        axes.plot([tree.shape.depth], [tree.speedup], "^", color=colour, label=label)
     for one in result.verified:
         axes.plot([one.forecast.shape.depth], [one.speedup], "kx", markersize=9)
     axes.axhline(1.0, color=_LINE, linewidth=1)
