@@ -79,7 +79,7 @@ def test_options_reach_what_they_are_for(serve, tmp_path):
     server, result = serve(
         *(word for pair in numbers.items() for word in pair),
         *("--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys"),
-        *("--drafter", "none", "--log-prompts"),
+        *("--drafter", "none", "--log-prompts", "--no-keep-prefixes"),
     )
     assert result.code == 0, result.err
     limits, queue, engine = parts(server)
@@ -91,6 +91,7 @@ def test_options_reach_what_they_are_for(serve, tmp_path):
         assert getattr(holder, name) == number
     assert limits.keys == {"one", "two", "three", "four"}
     assert limits.log_prompts
+    assert not queue.keep_prefixes
     assert server._service.drafters[0] == "ngram"
     assert not any(key in result.err for key in limits.keys)
 

@@ -109,6 +109,9 @@ def serve(
     max_waiting: Annotated[
         int, _limit("Requests in the queue; one more gets status 429.")
     ] = _SERVICE.max_waiting,
+    keep_prefixes: Annotated[
+        bool, _limit("Keep read prompts for requests that begin alike, of whichever key.")
+    ] = _SERVICE.keep_prefixes,
     max_length: Annotated[
         int | None, _limit("Most tokens of a prompt with its answer. Default: all that fit.")
     ] = None,
@@ -156,7 +159,12 @@ def serve(
         drain_seconds=drain_seconds,
         log_prompts=log_prompts,
     )
-    queue = ServiceSettings(max_waiting=max_waiting, max_length=max_length, max_samples=max_samples)
+    queue = ServiceSettings(
+        max_waiting=max_waiting,
+        max_length=max_length,
+        max_samples=max_samples,
+        keep_prefixes=keep_prefixes,
+    )
     shape = {"depth": depth, "width": width, "nodes": nodes}
     names = drafter or [options.DRAFTER]
     pair = options.from_settings(context, settings, target=target, drafter=names, **shape)
