@@ -17,12 +17,12 @@ check: $(VENV)/.installed-demo
 
 $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[all]'
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.installed-demo
 
 clean:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from scipy import stats
@@ -21,6 +22,21 @@ from draftproof import EngineSettings, SamplingParams, Speculator
 from draftproof.bench.workloads import read_items
 from draftproof.sampling.noise import KeyedNoise
 from draftproof.verification.registry import VERIFIERS
+
+_LEAST = 1e-7
+
+
+def possible(draft, p):
+    """The draft and p with only those tokens that either model may take, a few of the vocabulary;
+    what is left out is too little to be seen here, and judging is many times as fast."""
+    may = (p > _LEAST).any(dim=0)
+    if draft.q is not None:
+        may |= (draft.q > _LEAST).any(dim=0)
+    may[list(draft.tokens)] = True
+    ids = may.nonzero().flatten()
+    place = {id_: i for i, id_ in enumerate(ids.tolist())}
+    q = None if draft.q is None else draft.q[:, ids]
+    return replace(draft, tokens=tuple(place[token] for token in draft.tokens), q=q), p[:, ids]
 
 
 class Both:
@@ -37,18 +53,17 @@ class Both:
 
     def verify(self, draft, p, position, noise):
         if draft.tokens:
-            counts = [
+            few, laws = possible(draft, p)
+            noises = [KeyedNoise((1 << 20) + seed) for seed in range(self.seeds)]
+            self.means.append(
                 [
-                    len(
-                        rule.verify(
-                            draft, p.clone(), position, KeyedNoise((1 << 20) + seed, 0)
-                        ).accepted
+                    statistics.fmean(
+                        len(rule.verify(few, laws.clone(), position, noise).accepted)
+                        for noise in noises
                     )
-                    for seed in range(self.seeds)
+                    for rule in self.rules
                 ]
-                for rule in self.rules
-            ]
-            self.means.append([statistics.fmean(one) for one in counts])
+            )
         return self.rules[0].verify(draft, p, position, noise)
 
 
