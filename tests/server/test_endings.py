@@ -17,7 +17,7 @@ openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
 
 WARMS_LONG = "import time; from draftproof.service.machine import Machine as M; M.warm_up = "
-WARMS_LONG += f"lambda self: time.sleep(600); {MAIN}"
+WARMS_LONG += f"lambda *_: time.sleep(600); {MAIN}"
 BREAKS = "from draftproof.service.worker import Worker as W; W.turn = lambda self: {}['a text']; "
 BREAKS += MAIN
 

@@ -78,7 +78,7 @@ def test_of_several_prompts_all_are_taken_or_none(client, service):
 
 
 def test_a_service_that_cannot_start_is_not_ready(spec, make_service, monkeypatch):
-    def broken(_machine):
+    def broken(_machine, _is_closing):
         raise InvalidSetting("this cannot be warmed up")
 
     monkeypatch.setattr(Machine, "warm_up", broken)
