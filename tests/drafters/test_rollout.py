@@ -15,7 +15,7 @@ from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import SamplingParams
 from draftproof.sampling.warp import Warp
 from draftproof.verification.registry import VERIFIERS
-from tests.toys import remembered
+from tests.toys import remembered, rows_of
 
 V = 7
 LAW = remembered(random_law(V, seed=5, zeros=0.2))
@@ -121,8 +121,7 @@ def test_of_a_drafter_that_is_the_target_every_level_is_kept(rule, proposal, pla
     """However wide the tree and however unlikely the first of the siblings."""
     for seed in range(15):
         draft = rolled(proposal, plan, seed=seed, law=FULL).draft
-        nodes = range(-1, len(draft.tokens))
-        p = torch.tensor([FULL(text_before(draft, node)) for node in nodes], dtype=torch.float64)
+        p = rows_of(FULL, draft, tuple(TEXT))
         verdict = VERIFIERS[rule].verify(draft, p, len(TEXT), KeyedNoise(seed))
         assert len(verdict.accepted) == plan.depth
 

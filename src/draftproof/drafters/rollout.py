@@ -178,10 +178,10 @@ class _Tree:
         What was left to chance stays in the draft, so its nodes are shared out before they are
         drawn.
         """
-        left, levels = self.plan.nodes - len(self.tokens), self.plan.depth - self.depth
         settled = self.context.proposal in _DRAWN or self.plan.width == 1
         if not settled or self.plan.tree is not None:
             return self.plan.fertile
+        left, levels = self.plan.nodes - len(self.tokens), self.plan.depth - self.depth
         if levels == 1:
             return min(self.plan.fertile, -(-left // self.plan.width))
         return min(self.plan.fertile, max(left // self.plan.width - (levels - 1), min(left, 1)))
@@ -234,7 +234,7 @@ class _Tree:
     def _draw(self, node: int, chance: float, q: torch.Tensor, most: int) -> None:
         """Independent draws, or draws without replacement; how many is settled beforehand."""
         whole = q
-        later = self.plan.depth - self.depth - 1 if self.plan.tree is None else 0
+        later = self.plan.depth - self.depth - 1
         left = self.plan.nodes - len(self.tokens)
         for _ in range(min(most, left, max(1, left - later))):
             offset = len(self.tokens)
