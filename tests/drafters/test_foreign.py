@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from contextlib import closing
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from draftproof.api import Speculator
 from draftproof.checks.exact import emitted_law, joint_law, total_variation
-from draftproof.config import MAX_NODES, EngineSettings
+from draftproof.config import MAX_NODES, EngineSettings, ServiceSettings
 from draftproof.core import Context, Plan, Proposal
 from draftproof.drafters.foreign import StringLevelDrafter, TokenLevelDrafter, foreign_drafter
 from draftproof.errors import VocabularyMismatch
@@ -21,14 +22,18 @@ from draftproof.models.toy import ToyModel, random_law
 from draftproof.sampling.noise import KeyedNoise
 from draftproof.sampling.params import MAX_SAMPLES, SamplingParams
 from draftproof.sampling.warp import Warp
+from draftproof.service.service import Service
 from draftproof.verification.registry import find
 from tests.foreign import CORPUS, byte_level, foreign_pair, lexicon, sentencepiece
 from tests.lossless.test_distribution import FEW, SAMPLED, check, count, target_of, wanted
+from tests.service.conftest import PATIENCE, Ear
 from tests.tiny import tiny_model
 from tests.toys import EXACT, flattened, remembered
 
 MAKES = {"bytes": byte_level(), "pieces": sentencepiece()}
 METHODS = {"tli": TokenLevelDrafter, "slem": StringLevelDrafter}
+LONG = 512
+SHORT_PARTS = {"prefill_chunk": 8, "prefill_tokens": 8}
 EVERY_METHOD = pytest.mark.parametrize("method", METHODS)
 EVERY_TARGET = pytest.mark.parametrize("target", MAKES)
 
@@ -38,14 +43,14 @@ def other(make: str) -> str:
 
 
 @functools.cache
-def model_of(make: str, seed: int) -> HFModel:
+def model_of(make: str, seed: int, positions: int = 256) -> HFModel:
     size = len(MAKES[make])
-    return HFModel(tiny_model("gpt2", seed, vocab_size=size, n_positions=256), make)
+    return HFModel(tiny_model("gpt2", seed, vocab_size=size, n_positions=positions), make)
 
 
-def system(target: str, method: str, **others) -> Speculator:
+def system(target: str, method: str, positions: int = 256, **others) -> Speculator:
     """A pair of random models; the drafter reads and writes the other make of tokens."""
-    model, drafter = model_of(target, 1), model_of(other(target), 2)
+    model, drafter = model_of(target, 1, positions), model_of(other(target), 2, positions)
     pair = foreign_pair(MAKES[target], MAKES[other(target)], drafter, model.vocab_size)
     made = METHODS[method](pair)
     return Speculator(
@@ -116,6 +121,33 @@ def test_a_text_that_stretches_too_far_in_the_drafters_tokens_is_decoded_plainly
     context = Context(0, 0, ids, warp, KeyedNoise(1), Proposal.POINT)
     (draft,) = drafting.propose([context], [Plan(3)])
     assert draft.tokens == ()
+
+
+@EVERY_METHOD
+@EVERY_TARGET
+def test_a_service_lets_it_read_a_long_prompt_in_parts(target: str, method: str, monkeypatch):
+    """Nobody waits for it to read all of a prompt at once."""
+    made = system(target, method, LONG, max_batch=2)
+    parts, prefill = [], HFModel.prefill
+
+    def watched(model, tokens, *others):
+        if model is model_of(other(target), 2, LONG):
+            parts.append(len(tokens))
+        prefill(model, tokens, *others)
+
+    monkeypatch.setattr(HFModel, "prefill", watched)
+    text = " ".join([CORPUS[0], CORPUS[2]] * 3)
+    ids, params = lexicon(MAKES[target]).write(b"", text.encode()), SamplingParams(max_tokens=9)
+    expected = made.plain(ids, params).token_ids
+    with closing(Service(made, settings=ServiceSettings(**SHORT_PARTS))) as service:
+        service.start()
+        assert service.wait_until_ready(PATIENCE)
+        for _ in range(2):  # the second time most of it is kept, for the target
+            ear, before = Ear(), len(parts)
+            service.submit(ids, params, ear)
+            assert ear.wait().tokens() == expected
+            most, *others = sorted(parts[before:], reverse=True)
+            assert most < sum(others) / 2, parts[before:]
 
 
 # Drafts mean what the drafter meant ---------------------------------------------------------

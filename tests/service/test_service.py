@@ -53,12 +53,7 @@ def texts(output):
     ("engine", "limits"),
     [
         ({"max_batch": 4}, {}),
-        (
-            {
-                "max_batch": 3,
-            },
-            {"prefill_chunk": 4, "prefill_tokens": 9},
-        ),
+        ({"max_batch": 3}, {"prefill_chunk": 4, "prefill_tokens": 9}),
         ({"max_batch": 4}, {"prefill_chunk": 4, "keep_prefixes": False}),
         ({"max_batch": 6, "pool": 330}, {"prefill_chunk": 4, "max_length": 100}),
     ],

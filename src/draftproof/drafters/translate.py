@@ -47,6 +47,11 @@ class Translation(ABC):
         """
         ...
 
+    def settled(self, row: int, tokens: Sequence[int]) -> list[int]:
+        """Those of the ids for `tokens` that stay, whatever continues the text."""
+        self.of(row, tokens)
+        return self._rows[row].ids
+
     def _opening(self, tokens: Sequence[int]) -> list[int]:
         """The drafter's ids before the first of `tokens`."""
         opening = self._drafter.opening
