@@ -6,7 +6,7 @@ import torch
 
 pytest.importorskip("numba")
 
-from draftproof.kernels.matmul import LANES, TOKENS_PER_PASS, multiply, multiply_rows
+from draftproof.kernels.matmul import LANES, TOKENS_PER_TILE, multiply, multiply_rows
 
 NOTHING = np.empty(0, np.float32)
 MAX_TOKENS = 16
@@ -56,7 +56,7 @@ def test_rows_have_the_same_bits_beside_any_number_of_rows(shape, dtype):
 def test_thread_count_changes_no_bit(shape, dtype):
     generator = np.random.default_rng(1)
     weight = make_weight(generator, shape, dtype)
-    x = generator.standard_normal((TOKENS_PER_PASS + 1, shape[1])).astype(np.float32)
+    x = generator.standard_normal((TOKENS_PER_TILE + 1, shape[1])).astype(np.float32)
     whole = np.empty((len(x), shape[0]), np.float32)
     multiply_rows(x, weight, NOTHING, NOTHING, whole, 0, shape[0])
     for threads in (1, 2, 64):

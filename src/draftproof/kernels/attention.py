@@ -4,8 +4,6 @@ A row's tokens are taken in chunks of `CHUNK`, which are put together in a fixed
 all threads busy whatever the number of heads. Chunks are cut by a token's place in the row's own
 text, not by its slot, so a row's result has the same bits whatever rows are computed beside it,
 and on a branch of a tree the same as in plain decoding.
-
-numba's disk cache notices changes in this file only: touch it after changing what it imports.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ embedding, attention over a cache, output projection, RMS norm, gated MLP; then 
 the logits. A team of threads shares its items (`team.py`); what is too small to share, the thread
 that finishes a phase does at its end. The arithmetic of a row does not depend on the rows beside
 it, so its result has the same bits in any company.
-
-numba's disk cache notices changes in this file only: touch it after changing its imports.
 """
 
 from __future__ import annotations

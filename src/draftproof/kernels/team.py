@@ -10,8 +10,11 @@ included, gets through.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -20,6 +23,7 @@ import numba.extending
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core.caching import FunctionCache
 
 # Typed loosely: what numba says about its own types differs from release to release.
 cgutils: Any = numba.core.cgutils
@@ -36,6 +40,24 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
 
 
+class _Cache(FunctionCache):
+    """numba's disk cache, which notices a change of any kernel: by itself it looks at the file of a
+    function only, and the functions that it calls are compiled into it."""
+
+    def _index_key(self, *args: Any) -> tuple[Any, ...]:
+        key: tuple[Any, ...] = super()._index_key(*args)  # type: ignore[no-untyped-call]
+        return (*key, _sources())
+
+
+@cache
+def _sources() -> str:
+    """A digest of all kernels as they are written."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """numba's njit with the disk cache, or without where no folder can be written.
 
@@ -45,10 +67,12 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
-            dispatcher: Callable[..., Any] = njit(cache=True, **options)(function)
+            dispatcher: Any = njit(cache=True, **options)(function)
+            dispatcher._cache = _Cache(dispatcher.py_func)  # type: ignore[no-untyped-call]
         except RuntimeError:
             dispatcher = njit(**options)(function)
-        return dispatcher
+        made: Callable[..., Any] = dispatcher
+        return made
 
     return decorate
 
