@@ -1,7 +1,7 @@
 """One tile of a product of token rows with a weight matrix, written out in vector instructions.
 
-A tile is `ROWS_PER_TILE` output rows by up to `TOKENS_PER_TILE` tokens, or one by one. Its sums stay
-in registers, as many at a time as fit; the vectoriser would make their order depend on that.
+A tile is `ROWS_PER_TILE` output rows by up to `TOKENS_PER_TILE` tokens, or one by one. Its sums
+stay in registers, as many at a time as fit; the vectoriser would make their order depend on that.
 The order of one sum, for lane l of LANES, whatever the tile is and however K is parted:
 
     lane[l] = x[l]*w[l], then + x[l+LANES]*w[l+LANES], ...     (fused, one step per LANES numbers)
