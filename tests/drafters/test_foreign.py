@@ -26,7 +26,7 @@ from draftproof.service.service import Service
 from draftproof.verification.registry import find
 from tests.foreign import CORPUS, byte_level, foreign_pair, lexicon, sentencepiece
 from tests.lossless.test_distribution import FEW, SAMPLED, check, count, target_of, wanted
-from tests.service.conftest import PATIENCE, Ear
+from tests.service.conftest import PATIENCE, Ear, Notes
 from tests.tiny import tiny_model
 from tests.toys import EXACT, flattened, remembered
 
@@ -138,16 +138,31 @@ def test_a_service_lets_it_read_a_long_prompt_in_parts(target: str, method: str,
     monkeypatch.setattr(HFModel, "prefill", watched)
     text = " ".join([CORPUS[0], CORPUS[2]] * 3)
     ids, params = lexicon(MAKES[target]).write(b"", text.encode()), SamplingParams(max_tokens=9)
-    expected = made.plain(ids, params).token_ids
-    with closing(Service(made, settings=ServiceSettings(**SHORT_PARTS))) as service:
+    expected, notes = made.generate(ids, params), Notes()
+    assert expected.token_ids == made.plain(ids, params).token_ids
+    settings = ServiceSettings(**SHORT_PARTS)
+    with closing(Service(made, settings=settings, listener=notes)) as service:
         service.start()
         assert service.wait_until_ready(PATIENCE)
         for _ in range(2):  # the second time most of it is kept, for the target
             ear, before = Ear(), len(parts)
             service.submit(ids, params, ear)
-            assert ear.wait().tokens() == expected
+            assert ear.wait().tokens() == expected.token_ids
             most, *others = sorted(parts[before:], reverse=True)
             assert most < sum(others) / 2, parts[before:]
+        assert service.drain(PATIENCE)
+    drafted = [(report.stats.drafted, report.stats.accepted) for report in notes.reports]
+    assert drafted == [(expected.stats.drafted, expected.stats.accepted)] * 2
+
+
+@EVERY_METHOD
+@EVERY_TARGET
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_prompt_of_one_or_two_tokens_is_enough(target: str, method: str, size: int):
+    made = system(target, method)
+    ids = lexicon(MAKES[target]).write(b"", CORPUS[0].encode())[:size]
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    assert made.generate(ids, params).token_ids == made.plain(ids, params).token_ids
 
 
 # Drafts mean what the drafter meant ---------------------------------------------------------

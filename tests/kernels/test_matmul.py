@@ -1,5 +1,9 @@
 """The compiled product: right, and a row's bits depend on nothing beside it."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +56,18 @@ def test_rows_have_the_same_bits_beside_any_number_of_rows(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8])
+@pytest.mark.parametrize("shape", [(65, 100), (33, 1537), (26, 8960)])
+def test_rows_have_the_same_bits_among_many(shape, dtype):
+    """More than share weights at a time, and K in parts."""
+    generator = np.random.default_rng(4)
+    weight = make_weight(generator, shape, dtype)
+    x = generator.standard_normal((70, shape[1])).astype(np.float32)
+    alone = np.concatenate([product(row[None], weight) for row in x])
+    for num_tokens in (17, 18, 19, 37, 64, 70):
+        np.testing.assert_array_equal(product(x[:num_tokens], weight), alone[:num_tokens])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_thread_count_changes_no_bit(shape, dtype):
     generator = np.random.default_rng(1)
@@ -78,6 +94,40 @@ def test_product_is_near_the_float64_product(shape, num_tokens, dtype):
     finished = exact * scale + bias
     bound = 1e-6 * (size * np.abs(scale) + np.abs(bias)) + 1e-12
     assert (np.abs(product(x, weight, scale, bias) - finished) <= bound).all()
+
+
+WIDE = """
+from llvmlite import ir
+from draftproof.kernels import vector
+
+vector.LANES, vector.MAX_SUMS = 16, 24
+vector.LANES_F32 = ir.VectorType(vector.F32, 16)
+"""
+PRODUCTS = """
+import numpy as np
+from draftproof.kernels.matmul import multiply
+
+generator, nothing = np.random.default_rng(5), np.empty(0, np.float32)
+weight = generator.standard_normal((27, 1000)).astype(np.float32)
+x = generator.standard_normal((25, 1000)).astype(np.float32)
+def product(x):
+    y = np.empty((len(x), 27), np.float32)
+    multiply(x, weight, nothing, nothing, y, 2)
+    return y
+alone = np.concatenate([product(row[None]) for row in x])
+for size in (2, 3, 4, 5, 6, 9, 25):
+    np.testing.assert_array_equal(product(x[:size]), alone[:size])
+np.testing.assert_allclose(alone, x.astype(float) @ weight.T.astype(float), atol=1e-3)
+print("equal")
+"""
+
+
+def test_machines_with_wider_vectors_have_the_same_bits_in_any_company(tmp_path):
+    """Their instructions are put together from narrower ones where the machine has none."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", WIDE + PRODUCTS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "equal\n", done.stderr
 
 
 def test_strided_arrays_are_refused():

@@ -31,5 +31,5 @@ def test_what_is_on_disk_is_used_until_any_kernel_changes(tmp_path, monkeypatch)
     path.write_text(SOURCE, encoding="utf-8")
     assert compilations(path) == 1
     assert compilations(path) == 0
-    monkeypatch.setattr(team, "_sources", lambda: "another digest")
+    monkeypatch.setattr(team, "SOURCES", "another digest")
     assert compilations(path) == 1

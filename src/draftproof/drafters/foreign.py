@@ -123,7 +123,9 @@ class _ForeignDrafting(Drafting):
         self._translation = texts
 
     def read(self, context: Context, length: int, most: int) -> int:
-        ids = self._translation.settled(context.row, context.tokens[:length])
+        if length < 1:
+            return 0
+        ids = self._translation.settled(context.row, context.tokens)
         if not 0 < len(ids) <= self._longest:
             return 0
         return self._inner.read(replace(context, tokens=ids), len(ids), most)

@@ -91,7 +91,8 @@ class ModelDrafting(Drafting):
 
     def read(self, context: Context, length: int, most: int) -> int:
         within = self._within_reach(context, Plan(1)).depth > 0
-        if not within or length < 2 or not self._make_room(context.row, length):
+        room = within and length > 1 and self._make_room(context.row, len(context.tokens))
+        if not room:
             return 0
         known = num_shared(self._held[context.row], context.tokens[:length])
         # A shared beginning is given to the target at once, and read by the drafter in parts.

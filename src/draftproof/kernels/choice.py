@@ -87,6 +87,9 @@ def _machine() -> str:
     import numba
     from llvmlite import binding  # type: ignore[import-untyped]
 
+    from draftproof.kernels.team import SOURCES
+
     threads = torch.get_num_threads()
     cpu = binding.get_host_cpu_name()
-    return f"{cpu}, {threads} threads, torch {torch.__version__}, numba {numba.__version__}"
+    versions = f"torch {torch.__version__}, numba {numba.__version__}, kernels {SOURCES[:8]}"
+    return f"{cpu}, {threads} threads, {versions}"

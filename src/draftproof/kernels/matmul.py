@@ -26,16 +26,18 @@ Weights = npt.NDArray[np.float32] | npt.NDArray[np.int8]
 _TILES_F32, _TILES_I8 = 3, 1
 # Numbers of x that the first-level cache holds beside the weights that stream through it.
 _CACHED_NUMBERS = 5120
-# A thread takes this many weights at a time: enough to hide the taking (some 20 us of work), few
-# enough that a thread which the system holds up leaves the rest to the others.
-WEIGHTS_PER_TAKE = 1 << 17
+# A thread takes this many weights at a time: enough to hide the taking (some 10 us of work), few
+# enough that a thread which the system holds up leaves the rest to the others. Long rows are taken
+# by so many at least, since what is loaded of x serves all of them.
+WEIGHTS_PER_TAKE = 1 << 16
+_LEAST_ROWS = 24
 
 
 @compiled()
 def _even(total: int, most: int) -> int:
     """The size of even parts of `total`, none larger than `most`."""
-    parts = (total + most - 1) // most
-    return (total + parts - 1) // max(1, parts)
+    parts = max(1, (total + most - 1) // most)
+    return max(1, (total + parts - 1) // parts)
 
 
 @compiled()
@@ -47,18 +49,20 @@ def multiply_rows(
     whole = start + (stop - start) // ROWS_PER_TILE * ROWS_PER_TILE
     tiles = _TILES_F32 if w.itemsize == 4 else _TILES_I8
     group = _even(num_tokens, tiles * TOKENS_PER_TILE)
-    part = (_even(length, _CACHED_NUMBERS // max(1, group)) + 63) // 64 * 64
-    kept = np.empty((stop - start) * num_tokens * LANES if part < length else 0, np.float32)
-    for k in range(0, length, part):
-        place = 0
-        for first in range(0, num_tokens, group):
-            size = min(group, num_tokens - first)
-            per_tile = _even(size, TOKENS_PER_TILE)
+    part = length
+    if group >= TOKENS_PER_TILE:  # fewer wait for memory, which is read best in whole rows
+        part = (_even(length, _CACHED_NUMBERS // group) + 63) // 64 * 64
+    kept = np.empty((stop - start) * group * LANES if part < length else 0, np.float32)
+    for first in range(0, num_tokens, group):
+        size = min(group, num_tokens - first)
+        per_tile = _even(size, TOKENS_PER_TILE)
+        for k in range(0, length, part):
+            place = 0
             for o in range(start, whole, ROWS_PER_TILE):
                 for t in range(first, first + size, per_tile):
                     num = min(per_tile, first + size - t)
                     multiply_tile(4, num, y, x, w, kept, t, o, k, min(length, k + part), place)
-                    place += 4 * num * LANES
+                    place += ROWS_PER_TILE * num * LANES
     for o in range(whole, stop):
         for t in range(num_tokens):
             multiply_tile(1, 1, y, x, w, kept, t, o, 0, length, 0)
@@ -75,7 +79,15 @@ def multiply_rows(
 @compiled()
 def rows_per_take(length: int) -> int:
     """Output rows of `length` weights each that a thread takes at a time: whole tiles."""
-    return max(ROWS_PER_TILE, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
+    return max(_LEAST_ROWS, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
+
+
+@compiled()
+def multiply_alone(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats) -> None:
+    """`multiply` on the calling thread."""
+    per_take = rows_per_take(w.shape[1])
+    for start in range(0, w.shape[0], per_take):
+        multiply_rows(x, w, scale, bias, y, start, min(w.shape[0], start + per_take))
 
 
 @compiled(parallel=True)
@@ -101,7 +113,7 @@ def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, thre
     y: f32[T, O]; all C-contiguous. `threads` is lowered to numba's own limit."""
     limit = numba.get_num_threads()
     if min(threads, limit) == 1 or w.size <= WEIGHTS_PER_TAKE:  # no team to wait for
-        multiply_rows(x, w, scale, bias, y, 0, len(w))
+        multiply_alone(x, w, scale, bias, y)
         return
     if threads >= limit:
         multiply_blocks(x, w, scale, bias, y, limit)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +40,25 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _X86 = binding.get_process_triple().startswith(("x86_64", "i686"))
 
 
+def _digest() -> str:
+    """Of all kernels as they are written."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCES = _digest()
+"""Read before anything is compiled from them."""
+
+
 class _Cache(FunctionCache):
     """numba's disk cache, which notices a change of any kernel: by itself it looks at the file of a
     function only, and the functions that it calls are compiled into it."""
 
     def _index_key(self, *args: Any) -> tuple[Any, ...]:
         key: tuple[Any, ...] = super()._index_key(*args)  # type: ignore[no-untyped-call]
-        return (*key, _sources())
-
-
-@cache
-def _sources() -> str:
-    """A digest of all kernels as they are written."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+        return (*key, SOURCES)
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -66,11 +69,9 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     options.setdefault("error_model", "numpy")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            dispatcher: Any = njit(cache=True, **options)(function)
-            dispatcher._cache = _Cache(dispatcher.py_func)  # type: ignore[no-untyped-call]
-        except RuntimeError:
-            dispatcher = njit(**options)(function)
+        dispatcher: Any = njit(**options)(function)
+        with suppress(RuntimeError):  # no folder can be written
+            dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
         made: Callable[..., Any] = dispatcher
         return made
 

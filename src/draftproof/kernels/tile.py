@@ -197,12 +197,12 @@ def multiply_tile(
 ) -> Any:
     """y[token + t, row + r] = x[token + t] . w[row + r] for t below `num` and r below `rows`.
 
-    y f32[T, O], x f32[T, K], w f32[O, K] or i8[O, K], C-contiguous; `rows` is a literal, and
-    `num` at most 1 where that is 1. Only the
-    part of K from `start` to `stop` is added: until the last part, sums stay in `kept`, f32, from
-    `place` on. Parts begin at 0 and are multiples of a line of numbers, but for the last one.
+    y f32[T, O], x f32[T, K], w f32[O, K] or i8[O, K], C-contiguous; `rows` is a literal, and `num`
+    at most 1 where that is 1. Only the part of K from `start` to `stop` is added: until the last
+    part, sums stay in `kept`, f32, from `place` on. Parts begin at 0 and are multiples of 64
+    numbers, but for the last one.
     """
-    if any(array.layout != "C" for array in (y, x, w)):
+    if any(array.layout != "C" for array in (y, x, w, kept)):
         return None
     num_rows = rows.literal_value
 
