@@ -9,7 +9,7 @@ import pytest
 
 from draftproof.checks.exact import emitted_law, joint_law, total_variation
 from draftproof.core import Context, Draft, Plan, Proposal
-from draftproof.drafters.foreign import _ShiftedNoise
+from draftproof.drafters.intersection import ShiftedNoise
 from draftproof.drafters.rollout import roll_out
 from draftproof.models.cache import KVCache
 from draftproof.models.toy import ToyModel, random_law
@@ -141,7 +141,7 @@ def proposer(proposal, plan, doubts):
         text = [0, *prefix]
         cache = KVCache(rows=1, capacity=20)
         model.prefill(text[:-1], cache, 0, 8)
-        context = Context(0, 0, text, warp, _ShiftedNoise(noise, -1), proposal)
+        context = Context(0, 0, text, warp, ShiftedNoise(noise, -1), proposal)
         wanted = replace(plan, depth=min(plan.depth, most))
         draft = roll_out(model, cache, [context], [wanted], 3)[0].draft
         for node, sure in enumerate(draft.confidences):

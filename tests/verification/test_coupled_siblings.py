@@ -16,7 +16,7 @@ from draftproof.checks.exact import (
     total_variation,
 )
 from draftproof.core import Context, Draft, Plan, Proposal, Verdict
-from draftproof.drafters.foreign import _ShiftedNoise
+from draftproof.drafters.intersection import ShiftedNoise
 from draftproof.drafters.rollout import roll_out
 from draftproof.models.cache import KVCache
 from draftproof.models.toy import ToyModel, random_law
@@ -116,7 +116,7 @@ def rolled_out(law, depth, width):
     def propose(prefix, most, noise):
         cache, text = KVCache(rows=1, capacity=40), [0, *prefix]
         model.prefill(text[:-1], cache, 0, 8)
-        context = Context(0, 0, text, warp, _ShiftedNoise(noise, -1), Proposal.COUPLED)
+        context = Context(0, 0, text, warp, ShiftedNoise(noise, -1), Proposal.COUPLED)
         return roll_out(model, cache, [context], [Plan(min(depth, most), width)], 3)[0].draft
 
     return propose

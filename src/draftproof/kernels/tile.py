@@ -10,6 +10,7 @@ The order of one sum, for lane l of LANES, whatever the tile is and however K is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
@@ -165,19 +166,26 @@ def _emit_tiles(context: Any, builder: Any, signature: Any, values: Any, num_row
             weight_bytes=signature.args[4].dtype.bitwidth // 8,
         )
 
-    end = builder.append_basic_block("tiles.end")
-    switch = builder.switch(num, end)
-    most = TOKENS_PER_TILE if num_rows > 1 else 1
-    for tokens in range(1, most + 1):
-        block = builder.append_basic_block(f"tile.{tokens}")
-        switch.add_case(I64(tokens), block)
-        builder.position_at_end(block)
+    def body(tokens: int) -> None:
         rows = num_rows if num_rows * tokens <= MAX_SUMS else num_rows // 2
         for offset in range(0, num_rows, rows):
             _multiply_tile(builder, tile(offset, rows, tokens))
+
+    _switch(builder, num, TOKENS_PER_TILE if num_rows > 1 else 1, body)
+    return context.get_dummy_value()
+
+
+def _switch(builder: Any, number: Any, most: int, body: Callable[[int], None]) -> None:
+    """Emit `body` for each number from 1 to `most`, of which `number` chooses one."""
+    end = builder.append_basic_block("tiles.end")
+    switch = builder.switch(number, end)
+    for case in range(1, most + 1):
+        block = builder.append_basic_block(f"tile.{case}")
+        switch.add_case(I64(case), block)
+        builder.position_at_end(block)
+        body(case)
         builder.branch(end)
     builder.position_at_end(end)
-    return context.get_dummy_value()
 
 
 @intrinsic
