@@ -61,7 +61,9 @@ def multiply_rows(
             for o in range(start, whole, ROWS_PER_TILE):
                 for t in range(first, first + size, per_tile):
                     num = min(per_tile, first + size - t)
-                    multiply_tile(4, num, y, x, w, kept, t, o, k, min(length, k + part), place)
+                    multiply_tile(
+                        ROWS_PER_TILE, num, y, x, w, kept, t, o, k, min(length, k + part), place
+                    )
                     place += ROWS_PER_TILE * num * LANES
     for o in range(whole, stop):
         for t in range(num_tokens):
