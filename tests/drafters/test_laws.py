@@ -73,7 +73,9 @@ def test_recorded_q_is_the_shaped_law_that_was_drawn_from(kind, how, dtype) -> N
             q = draft.q[i]
             assert q.dtype == (torch.float64 if dtype is torch.float64 else torch.float32)
             assert abs(float(q.sum()) - 1) < 1e-6
-            assert 1 <= int((q > 0).sum()) <= 2, "top_k=2 was recorded, not the raw law"
+            # Logits tied with the second largest stay, and bfloat16 ties: one is strictly above.
+            least = q[q > 0].min()
+            assert int((q > least).sum()) <= 1, "top_k=2 was recorded, not the raw law"
             # The very number that was drawn with gives the same token from the recorded law.
             assert context.noise.draw(q, len(tokens), Purpose.DRAFT, i) == token
             if dtype is torch.float64 and kind == "own cache":
