@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# One test process for each core: threads of theirs, and of what they start, would wait for each
+# other at every small matrix. Read when torch is imported; tests of threads ask for their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 import torch
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 import draftproof as dp
 from draftproof.errors import InvalidPrompt, InvalidSetting, ModelNotFound
-from tests.tiny import VOCAB, letter_tokenizer, one_thread, shared_model  # noqa: F401
+from tests.tiny import VOCAB, letter_tokenizer, shared_model
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"

@@ -18,7 +18,7 @@ import draftproof as dp
 from draftproof.checks.statistics import goodness_of_fit
 from draftproof.drafters.shared import SharedCacheDrafting
 from draftproof.errors import InvalidSetting
-from tests.tiny import VOCAB, one_thread, shared_model, tiny_model  # noqa: F401
+from tests.tiny import VOCAB, shared_model, tiny_model
 
 DRAFTERS = ["self-int8", "ngram", "early-exit:1", "none"]
 

@@ -18,7 +18,7 @@ import draftproof as dp
 from draftproof.errors import DraftproofError, InvalidSetting
 from tests.test_api import tokenizer
 from tests.test_custom_generate import Recorder, ids, left_padded
-from tests.tiny import one_thread, shared_model, tiny_model  # noqa: F401
+from tests.tiny import shared_model, tiny_model
 
 GREEDY = {"max_new_tokens": 30, "do_sample": False}
 

@@ -6,7 +6,6 @@ import functools
 import random
 from collections.abc import Sequence
 
-import pytest
 import torch
 import transformers as tf
 from tokenizers import Tokenizer, decoders
@@ -19,7 +18,6 @@ from draftproof.core import Draft, Proposal
 from draftproof.drafters.base import Drafting
 from draftproof.drafters.model import ModelDrafter
 from draftproof.drafters.registry import Surroundings, make_drafter
-from draftproof.kernels import is_available
 from draftproof.models.cache import KVCache
 from draftproof.models.hf import HFModel
 
@@ -214,22 +212,6 @@ class Saboteur(Drafting):
         if wrong < len(draft):
             draft[wrong] = (draft[wrong] + 1) % self._vocab
         return draft
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On a busy machine a thread of the compiled kernels waits long for its turn, every call."""
-    torch_threads, numba_threads = torch.get_num_threads(), None
-    torch.set_num_threads(1)
-    if is_available():
-        import numba
-
-        numba_threads = numba.get_num_threads()
-        numba.set_num_threads(1)
-    yield
-    torch.set_num_threads(torch_threads)
-    if numba_threads is not None:
-        numba.set_num_threads(numba_threads)
 
 
 def word_tokenizer(words: Sequence[str]):

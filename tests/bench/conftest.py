@@ -14,7 +14,7 @@ from draftproof.bench.session import Result, Settings
 from draftproof.bench.summary import categories, summarise
 from draftproof.bench.workloads import Item, Selection, Task
 from tests.test_api import tokenizer
-from tests.tiny import one_thread, tiny_model  # noqa: F401
+from tests.tiny import tiny_model
 
 PLAIN_CELL = Cell(PLAIN, None, None, 0.0, 1)
 OUR_CELL = Cell(OURS, "ngram", 4, 0.0, 1, 1)

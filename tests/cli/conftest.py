@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_api import tokenizer
-from tests.tiny import one_thread, tiny_model  # noqa: F401
+from tests.tiny import tiny_model
 
 pytest.importorskip("typer")
 

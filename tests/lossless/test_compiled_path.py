@@ -21,7 +21,6 @@ from draftproof.sampling.params import SamplingParams
 from draftproof.service.service import Service
 from tests.service.conftest import PATIENCE, Ear, Notes, assert_nothing_is_left
 from tests.thicket import Watched
-from tests.tiny import one_thread as one_thread
 from tests.tiny import prompt, tiny_model
 
 NAMES = ["llama", "qwen2"]

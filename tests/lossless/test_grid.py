@@ -29,7 +29,6 @@ from draftproof.sampling.params import SamplingParams
 from draftproof.static_tree import StaticTree
 from draftproof.verification.registry import VERIFIERS
 from tests.foreign import byte_level, foreign_pair, sentencepiece
-from tests.tiny import one_thread as one_thread
 from tests.tiny import prompt, tiny_model
 
 VOCAB = len(byte_level())

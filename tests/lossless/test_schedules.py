@@ -20,7 +20,6 @@ from draftproof.engine.entry import Entry
 from draftproof.sampling.params import SamplingParams
 from draftproof.service.machine import Machine
 from tests.lossless.test_grid import ARCHITECTURES, DRAFTERS, VOCAB, made, target_of
-from tests.tiny import one_thread as one_thread
 from tests.tiny import prompt
 
 ROOM = 330

@@ -17,7 +17,7 @@ from draftproof.api import Speculator
 from draftproof.sampling.grammar import Grammar
 from draftproof.sampling.params import SamplingParams
 from tests.test_api import tokenizer
-from tests.tiny import one_thread, speculator, tiny_model  # noqa: F401
+from tests.tiny import speculator, tiny_model
 
 pytest.importorskip("llguidance")
 

@@ -36,7 +36,6 @@ from tests.lossless.test_equals_plain import (
 from tests.models.test_cache import count_new_tensors
 from tests.thicket import Thicket, Watched
 from tests.tiny import VOCAB, own_greedy, prompt, shared_model, shared_target, tiny_model
-from tests.tiny import one_thread as one_thread
 from tests.tiny import speculator as tiny_speculator
 from tests.toys import Varied, opposite, rows_of
 

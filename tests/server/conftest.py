@@ -21,7 +21,7 @@ from draftproof.drafters.base import Drafting
 from draftproof.server.app import make_app
 from draftproof.service import service as service_module
 from tests.test_api import TEMPLATE
-from tests.tiny import letter_tokenizer, one_thread, tiny_model  # noqa: F401
+from tests.tiny import letter_tokenizer, tiny_model
 
 
 class Slow(Drafting):

@@ -19,7 +19,7 @@ from draftproof.service.service import Service
 from tests.server.reports import ended, round_of, turn
 from tests.server.serving import served
 from tests.server.test_page import Watched
-from tests.tiny import one_thread, prompt, shared_target, speculator  # noqa: F401
+from tests.tiny import prompt, shared_target, speculator
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page needs playwright")
 expect = playwright.expect

@@ -17,7 +17,7 @@ from draftproof.service.records import Finished, Progress
 from draftproof.service.service import Service
 from draftproof.stats.counters import Stats
 from tests.server.test_metrics import scraped
-from tests.tiny import one_thread, prompt, shared_target, speculator  # noqa: F401
+from tests.tiny import prompt, shared_target, speculator
 
 REQUESTS = [
     ({"max_tokens": 12}, {}),

@@ -39,7 +39,9 @@ class Prefixes:
         entry.leader, entry.leader_reads = None, 0
         best, source = entry.read, None
         for other in entries:
-            if other is entry:
+            most = min(entry.prompt_reads, other.prompt_reads)
+            promises = most > entry.leader_reads and other.order < entry.order
+            if other is entry or most <= best or not (promises or other.read > best):
                 continue
             common = self._common(entry, other)
             if common > best and other.read >= common:

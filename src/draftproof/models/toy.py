@@ -58,14 +58,13 @@ class ToyModel:
         slots = cache.slots(first_row, rows, width, batch.earlier.shape[1])
         ids = batch.tokens.double()[:, None, :, None]
         held = cache.write(0, ids, ids, slots)[0][:, 0, :, 0].long().tolist()
-        logits = torch.empty((rows, width, self.vocab_size), dtype=torch.float64)
-        for b, start in enumerate(slots.starts):
-            for w in range(width):
-                seen = batch.mask[b, w].nonzero()[:, 0].tolist()
-                prefix = held[b][:start] + [held[b][start + column] for column in seen]
-                law = torch.tensor(self._law(tuple(prefix)), dtype=torch.float64)
-                logits[b, w] = law.log()
-        return logits
+        laws = []
+        for start, tokens, masks in zip(slots.starts, held, batch.mask.tolist(), strict=True):
+            for mask in masks:
+                path = [tokens[start + column] for column, seen in enumerate(mask) if seen]
+                laws.append(list(self._law((*tokens[:start], *path))))
+        law = torch.tensor(laws, dtype=torch.float64)
+        return law.view(rows, width, self.vocab_size).log()
 
 
 def random_law(vocab_size: int, seed: int, zeros: float = 0.0, order: int = 2) -> Law:
