@@ -14,9 +14,10 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 
-from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.address import locate
+from draftproof.kernels.routine import call
 from draftproof.kernels.state import CHUNK
-from draftproof.kernels.team import compiled, intrinsic
+from draftproof.kernels.team import inner, intrinsic
 from draftproof.kernels.weigh import MAX_QUERIES, weigh_rows
 
 _REASSOCIATED = {"reassoc", "contract"}
@@ -33,7 +34,7 @@ def _as_float(_typing: Any, _bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@compiled(inline="always")
+@inner(inline="always")
 def exp(x: Any) -> Any:
     """e^x in float32 for x <= 0, to about 1e-7; plain arithmetic, so that loops vectorise."""
     y = max(x, np.float32(-87.0)) * np.float32(1.4426950408889634)
@@ -50,7 +51,7 @@ def exp(x: Any) -> Any:
     return p * power + (x - x)  # the comparison above loses NaN; this brings it back
 
 
-@compiled(fastmath=_REASSOCIATED)
+@inner(fastmath=_REASSOCIATED)
 def _sum(a: Any, n: int) -> Any:
     total = np.float32(0.0)
     for i in range(n):
@@ -58,7 +59,7 @@ def _sum(a: Any, n: int) -> Any:
     return total
 
 
-@compiled()
+@inner()
 def _soften(scores: Any, num: int, hidden: int, scale: float) -> Any:
     """Softmax numerators of scores[:num], in place, relative to their peak; (peak, sum).
 
@@ -76,7 +77,7 @@ def _soften(scores: Any, num: int, hidden: int, scale: float) -> Any:
     return peak, _sum(scores, num)
 
 
-@compiled()
+@inner()
 def _gather(columns: Any, start: int, span: tuple[int, int], source: Any, out: Any) -> None:
     """Put the tokens first .. last - 1 of a row's own text side by side: source f32[S, D]."""
     for i in range(span[0], span[1]):
@@ -85,7 +86,7 @@ def _gather(columns: Any, start: int, span: tuple[int, int], source: Any, out: A
             out[i - span[0], d] = source[slot, d]
 
 
-@compiled()
+@inner()
 def _lies_in_order(columns: Any, num: int) -> bool:
     """Whether the first `num` columns that a row sees are the first of the pass."""
     for i in range(num):  # noqa: SIM110  numba knows no generators inside all()
@@ -94,14 +95,15 @@ def _lies_in_order(columns: Any, num: int) -> bool:
     return True
 
 
-@compiled()
+@inner()
 def _attend_rows(
-    q: Any, keys: Any, values: Any, text: Any, s: Any, members: Any, place: Any, w: int
+    keys: Any, values: Any, text: Any, s: Any, members: Any, place: Any, worker: Any
 ) -> None:
     """The chunk `place` = (kv, chunk) for the rows `members`, whose text begins with these tokens.
 
-    q f32[R, heads * D]; keys, values f32[n, D].
+    keys, values f32[n, D].
     """
+    w, multiply = worker
     kv, c = place
     first, size = c * CHUNK, keys.shape[1]
     group = s.q.shape[1] // s.k.shape[1]
@@ -109,9 +111,9 @@ def _attend_rows(
     for i in range(len(members)):
         for h in range(group):
             for d in range(size):
-                queries[i * group + h, d] = q[members[i], (kv * group + h) * size + d]
-    none = queries[0, :0]
-    multiply_rows(queries, keys, none, none, scores, 0, len(keys))
+                queries[i * group + h, d] = s.q[members[i], (kv * group + h) * size + d]
+    operands = (locate(queries), len(queries), size, locate(keys), 0, 0, locate(scores))
+    call(multiply, (*operands, CHUNK, 0, len(keys)))
     scale = 1.0 / np.sqrt(size)
     for i in range(len(members)):
         r = members[i]
@@ -123,7 +125,7 @@ def _attend_rows(
     _weigh_values(values, text, s, members, place, w)
 
 
-@compiled()
+@inner()
 def _weigh_values(
     values: Any, text: Any, s: Any, members: Any, place: tuple[int, int], w: int
 ) -> None:
@@ -149,13 +151,15 @@ def _weigh_values(
                 s.sums[members[i], kv * group + h, c, d] = results[i * group + h, d]
 
 
-@compiled()
-def attend(q: Any, keys: Any, values: Any, text: Any, s: Any, place: Any, w: int) -> None:
+@inner()
+def attend(keys: Any, values: Any, text: Any, s: Any, place: Any, worker: Any) -> None:
     """One chunk for all columns of a row and all query heads of a key head: place = (b, kv, chunk).
 
-    q f32[R, heads * D]; keys, values f32[n, D] of that cache row and key head. The state `s` gives
-    scratch to worker w and takes the chunk's peaks, totals and sums.
+    keys, values f32[n, D] of that cache row and key head. The state `s` has the queries, gives
+    scratch to the worker, and takes the chunk's peaks, totals and sums. worker: its number, and the
+    address of the routine that multiplies with float32.
     """
+    w = worker[0]
     b, kv, c = place
     start, first = text.starts[b], c * CHUNK
     members = np.empty(text.firsts[b + 1] - text.firsts[b], np.int64)
@@ -172,12 +176,12 @@ def attend(q: Any, keys: Any, values: Any, text: Any, s: Any, place: Any, w: int
             _gather(text.columns[r], start, (first, end), keys, s.gathered[w, 0])
             _gather(text.columns[r], start, (first, end), values, s.gathered[w, 1])
             near, found = s.gathered[w, 0, : end - first], s.gathered[w, 1, : end - first]
-            _attend_rows(q, near, found, text, s, np.full(1, r), (kv, c), w)
+            _attend_rows(near, found, text, s, np.full(1, r), (kv, c), worker)
     if num > 0:
-        _attend_rows(q, keys[first:last], values[first:last], text, s, members[:num], (kv, c), w)
+        _attend_rows(keys[first:last], values[first:last], text, s, members[:num], (kv, c), worker)
 
 
-@compiled()
+@inner()
 def combine(lengths: Any, parts: Any, out: Any) -> None:
     """Put the chunks of every head together, first chunk first; out f32[R, heads * D]."""
     rows, heads, _, size = parts.sums.shape

@@ -12,19 +12,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 from numba.np.numpy_support import carray
 
-from draftproof.kernels.address import pointer, vector
+from draftproof.kernels.address import locate, pointer, vector
 from draftproof.kernels.attention import attend, combine, exp
-from draftproof.kernels.matmul import multiply_rows
+from draftproof.kernels.routine import Routine, call
 from draftproof.kernels.state import CHUNK, unpack
 from draftproof.kernels.team import (
     FINISHED,
     READY,
     TAKEN,
+    TEAM_SIZE,
     compiled,
     count,
+    inner,
     publish,
     wait,
 )
@@ -35,7 +36,7 @@ HEAD = 7
 _FETCH_BYTES = 1 << 17
 
 
-@compiled(fastmath={"reassoc", "contract"})
+@inner(fastmath={"reassoc", "contract"})
 def _square_sum(x: Any) -> Any:
     total = np.float32(0.0)
     for i in range(len(x)):
@@ -43,7 +44,7 @@ def _square_sum(x: Any) -> Any:
     return total
 
 
-@compiled()
+@inner()
 def _norm(x: Any, weight: Any, eps: float, out: Any) -> None:
     """RMS norm of one row: x, weight, out f32[H]."""
     mean = _square_sum(x) / np.float32(len(x))
@@ -52,7 +53,7 @@ def _norm(x: Any, weight: Any, eps: float, out: Any) -> None:
         out[i] = weight[i] * (x[i] * factor)
 
 
-@compiled()
+@inner()
 def _rotate(x: Any, heads: int, cos: Any, sin: Any, norm: Any, eps: float) -> None:
     """Rotary embedding of x f32[R, heads * D] in place, behind an RMS norm per head if given.
 
@@ -71,7 +72,7 @@ def _rotate(x: Any, heads: int, cos: Any, sin: Any, norm: Any, eps: float) -> No
                 head[i + half] = b * cos[r, i + half] + a * sin[r, i + half]
 
 
-@compiled()
+@inner()
 def _head(stored: Any, text: Any, b: int, kv: int, kv_heads: int, size: int) -> Any:
     """f32[n, D]: what cache row b stores of one key head; stored f32[T * kv_heads * D]."""
     offset, num = text.places[b, 0], text.places[b, 1]
@@ -79,21 +80,21 @@ def _head(stored: Any, text: Any, b: int, kv: int, kv_heads: int, size: int) -> 
     return stored[first : first + num * size].reshape(num, size)
 
 
-@compiled()
+@inner()
 def _store(new: Any, stored: Any, text: Any, size: int) -> None:
     """Put new f32[R, kv_heads * D] behind what each cache row holds."""
     kv_heads = new.shape[1] // size
     for b in range(len(text.starts)):
         for h in range(kv_heads):
             head = _head(stored, text, b, h, kv_heads, size)
-            slot = text.starts[b] + text.earlier
+            slot = text.starts[b] + text.earlier[0]
             for r in range(text.firsts[b], text.firsts[b + 1]):
                 for d in range(size):
                     head[slot, d] = new[r, h * size + d]
                 slot += 1
 
 
-@compiled()
+@inner()
 def _silu_times(gate: Any, up: Any, start: int, stop: int) -> None:
     """gate = silu(gate) * up in columns start to stop; f32[R, I]"""
     for r in range(gate.shape[0]):
@@ -104,17 +105,16 @@ def _silu_times(gate: Any, up: Any, start: int, stop: int) -> None:
             gate[r, o] = g * (s if g >= 0 else e * s) * up[r, o]
 
 
-@compiled()
-def _project(x: Any, weights: Any, at: Any, linear: int, item: Any, y: Any) -> None:
+@inner()
+def _project(x: Any, weights: Any, at: Any, item: Any, y: Any) -> None:
     """Fill the item's columns of y with x @ w.T * scale + bias; at: the three addresses."""
-    outputs, inputs = weights.shapes[linear]
-    weight = carray(pointer(at[0], weights.like), (outputs, inputs))
-    scale = vector(at[1], outputs, weights.norm)
-    bias = vector(at[2], outputs, weights.norm)
-    multiply_rows(x, weight, scale, bias, y, item[2], item[3])
+    rows, inputs = x.shape
+    width = y.shape[1]
+    numbers = (locate(x), rows, inputs, at[0], at[1], at[2], locate(y), width, item[2], item[3])
+    call(weights.products[0], numbers)
 
 
-@compiled()
+@inner()
 def _operands(s: Any, phase: int, linear: int) -> Any:
     """What a linear layer reads and what it fills."""
     if linear == HEAD:
@@ -126,7 +126,7 @@ def _operands(s: Any, phase: int, linear: int) -> Any:
     return (s.mixed if phase == OUTPUT else s.gate), s.y
 
 
-@compiled()
+@inner()
 def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> None:
     """Compute one item; the phases before it have ended."""
     phase, linear = item[0], item[1]
@@ -136,7 +136,7 @@ def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> 
         b, kv = item[1] // kv_heads, item[1] % kv_heads
         keys = _head(s.keys[layer], text, b, kv, kv_heads, size)
         values = _head(s.values[layer], text, b, kv, kv_heads, size)
-        attend(s.q, keys, values, text, s, (b, kv, item[2]), worker)
+        attend(keys, values, text, s, (b, kv, item[2]), (worker, weights.products[1]))
         return
     # One call for all layers, since each would be compiled anew.
     for i in range(linear, linear + (2 if phase == GATE else 1)):
@@ -146,12 +146,12 @@ def _do(weights: Any, text: Any, s: Any, item: Any, layer: int, worker: int) -> 
         else:
             at = weights.places[layer]
             where = (at[i], at[7 + i], at[14 + i])
-        _project(x, weights, where, i, item, y)
+        _project(x, weights, where, item, y)
     if phase == GATE:
         _silu_times(s.gate, s.up, item[2], item[3])
 
 
-@compiled()
+@inner()
 def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
     """What one thread does when all items of a phase are done."""
     at = weights.places[layer]
@@ -160,8 +160,8 @@ def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
     if phase == QKV:
         q_norm = vector(at[23], size, weights.norm)
         k_norm = vector(at[24], size, weights.norm)
-        _rotate(s.q, s.q.shape[1] // size, s.cos, s.sin, q_norm, weights.eps)
-        _rotate(s.k, s.k.shape[1] // size, s.cos, s.sin, k_norm, weights.eps)
+        _rotate(s.q, s.q.shape[1] // size, s.cos, s.sin, q_norm, weights.eps[0])
+        _rotate(s.k, s.k.shape[1] // size, s.cos, s.sin, k_norm, weights.eps[0])
         _store(s.k, s.keys[layer], text, size)
         _store(s.v, s.values[layer], text, size)
     elif phase == ATTENTION:
@@ -176,13 +176,13 @@ def _end(weights: Any, text: Any, s: Any, phase: int, layer: int) -> None:
             norm = vector(weights.places[layer + 1, 21], hidden, weights.norm)
         else:
             for i in range(len(s.asked)):
-                _norm(s.x[s.asked[i]], weights.norm, weights.eps, s.h[i])
+                _norm(s.x[s.asked[i]], weights.norm, weights.eps[0], s.h[i])
             return
         for r in range(rows):
-            _norm(s.x[r], norm, weights.eps, s.h[r])
+            _norm(s.x[r], norm, weights.eps[0], s.h[r])
 
 
-@compiled()
+@inner()
 def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[int, int]:
     """Address and size of the weights that an item reads first."""
     phase, linear = item[0], item[1]
@@ -192,27 +192,27 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
         b, kv = item[1] // kv_heads, item[1] % kv_heads
         keys = _head(s.keys[layer], text, b, kv, kv_heads, size)
         chunk_bytes = CHUNK * size * 4
-        return keys.ctypes.data + item[2] * chunk_bytes, chunk_bytes
+        return locate(keys) + item[2] * chunk_bytes, chunk_bytes
     address = weights.head[0] if linear == HEAD else weights.places[layer, linear]
-    row_bytes = weights.shapes[linear, 1] * weights.like.itemsize
+    row_bytes = weights.shapes[linear, 1] * weights.products[2]
     return address + item[2] * row_bytes, min(_FETCH_BYTES, (item[3] - item[2]) * row_bytes)
 
 
-@compiled()
-def work(block: Any, like: Any, earlier: int, eps: float, team: Any, worker: int) -> None:
-    """Take items until none is left; each thread of a team calls this with the same arrays.
+def _work(table: int, size: int, counters: int, worker: int) -> None:
+    """Take items until none is left, as each thread of a team does.
 
-    One pass from the embedded rows to the logits of the rows asked for; `block` is what
-    `state.unpack` reads, `team` i64[TEAM_SIZE] of zeros.
+    One pass from the embedded rows to the logits of the rows asked for; `table` and `size` are for
+    `state.unpack`, `counters` is the address of the team's.
     """
-    weights, text, s, (items, ends, heads) = unpack(block, like, earlier, eps)
+    team = carray(pointer(counters, np.empty(0, np.int64)), (TEAM_SIZE,))
+    weights, text, s, (items, ends, heads) = unpack(table, size)
     layers, per_layer = len(weights.places), len(items)
     total = layers * per_layer + len(heads)
     ticket: int = count(team, TAKEN)
     while ticket < total:
         layer = min(layers, ticket // per_layer)
-        place = ticket - layer * per_layer
-        item = items[place] if layer < layers else heads[place]
+        index = ticket - layer * per_layer
+        item = items[index] if layer < layers else heads[index]
         phase = item[0] if layer < layers else 0
         address, num_bytes = _fetched(weights, text, s, item, layer)
         wait(team, layer * PHASES + phase, address, num_bytes)
@@ -223,18 +223,13 @@ def work(block: Any, like: Any, earlier: int, eps: float, team: Any, worker: int
         ticket = count(team, TAKEN)
 
 
+WORK = Routine(_work)
+
+
 @compiled()
-def begin(block: Any, like: Any, earlier: int, eps: float) -> None:
+def begin(table: int, size: int) -> None:
     """The norm before the first layer; before any thread works."""
-    weights, _, s, _ = unpack(block, like, earlier, eps)
+    weights, _, s, _ = unpack(table, size)
     norm = vector(weights.places[0, 21], s.x.shape[1], weights.norm)
     for r in range(len(s.x)):
-        _norm(s.x[r], norm, eps, s.h[r])
-
-
-@compiled(parallel=True)
-def run(block: Any, like: Any, earlier: int, eps: float, team: Any, workers: int) -> None:
-    """`work` by a team of threads: OpenMP's own, which torch's calls leave waiting for more."""
-    for worker in prange(workers):
-        # The index is unsigned inside the loop, and all of this would be compiled for both.
-        work(block, like, earlier, eps, team, np.int64(worker))
+        _norm(s.x[r], norm, weights.eps[0], s.h[r])

@@ -13,8 +13,11 @@ import numba
 import numpy as np
 import numpy.typing as npt
 from numba import prange
+from numba.np.numpy_support import carray
 
-from draftproof.kernels.team import TAKEN, TEAM_SIZE, compiled, count
+from draftproof.kernels.address import locate, pointer, vector
+from draftproof.kernels.routine import Routine, call
+from draftproof.kernels.team import TAKEN, TEAM_SIZE, compiled, count, inner
 from draftproof.kernels.tile import ROWS_PER_TILE, TOKENS_PER_TILE, multiply_tile
 from draftproof.kernels.vector import LANES
 
@@ -33,18 +36,18 @@ WEIGHTS_PER_TAKE = 1 << 16
 _LEAST_ROWS = 24
 
 
-@compiled()
+@inner()
 def _even(total: int, most: int) -> int:
     """The size of even parts of `total`, none larger than `most`."""
     parts = max(1, (total + most - 1) // most)
     return max(1, (total + parts - 1) // parts)
 
 
-@compiled()
-def multiply_rows(
+@inner()
+def _multiply_rows(
     x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, start: int, stop: int
 ) -> None:
-    """Fill output rows start to stop of y, on the calling thread; shapes as in `multiply`."""
+    """Fill output rows start to stop of y; shapes as in `multiply`."""
     num_tokens, length = x.shape
     whole = start + (stop - start) // ROWS_PER_TILE * ROWS_PER_TILE
     tiles = _TILES_F32 if w.itemsize == 4 else _TILES_I8
@@ -84,27 +87,98 @@ def rows_per_take(length: int) -> int:
     return max(_LEAST_ROWS, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
 
 
+def _rows_f32(
+    x: int,
+    num_tokens: int,
+    length: int,
+    w: int,
+    scale: int,
+    bias: int,
+    y: int,
+    width: int,
+    start: int,
+    stop: int,
+) -> None:
+    """Output rows start to stop of a product with float32 weights: f32[num_tokens, length] at x,
+    f32[num_tokens, width] at y; the others as in `multiply`, 0 for none."""
+    floats = np.empty(0, np.float32)
+    _multiply_rows(
+        carray(pointer(x, floats), (num_tokens, length)),
+        carray(pointer(w, floats), (stop, length)),
+        vector(scale, stop, floats),
+        vector(bias, stop, floats),
+        carray(pointer(y, floats), (num_tokens, width)),
+        start,
+        stop,
+    )
+
+
+def _rows_i8(
+    x: int,
+    num_tokens: int,
+    length: int,
+    w: int,
+    scale: int,
+    bias: int,
+    y: int,
+    width: int,
+    start: int,
+    stop: int,
+) -> None:
+    """`_rows_f32` for int8 weights."""
+    floats = np.empty(0, np.float32)
+    _multiply_rows(
+        carray(pointer(x, floats), (num_tokens, length)),
+        carray(pointer(w, np.empty(0, np.int8)), (stop, length)),
+        vector(scale, stop, floats),
+        vector(bias, stop, floats),
+        carray(pointer(y, floats), (num_tokens, width)),
+        start,
+        stop,
+    )
+
+
+MULTIPLY_ROWS = {np.dtype(np.float32): Routine(_rows_f32), np.dtype(np.int8): Routine(_rows_i8)}
+"""By the type of the weights."""
+
+
+@inner()
+def _multiply_block(
+    routine: int, x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, block: int
+) -> None:
+    """Fill the output rows that a thread takes at a time, `block` being the number of the take."""
+    num_tokens, length = x.shape
+    per_take = rows_per_take(length)
+    start = block * per_take
+    stop = min(len(w), start + per_take)
+    operands = (locate(x), num_tokens, length, locate(w), locate(scale), locate(bias), locate(y))
+    call(routine, (*operands, len(w), start, stop))
+
+
+@inner()
+def _takes(w: Weights) -> int:
+    per_take: int = rows_per_take(w.shape[1])
+    return (len(w) + per_take - 1) // per_take
+
+
 @compiled()
-def multiply_alone(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats) -> None:
-    """`multiply` on the calling thread."""
-    per_take = rows_per_take(w.shape[1])
-    for start in range(0, w.shape[0], per_take):
-        multiply_rows(x, w, scale, bias, y, start, min(w.shape[0], start + per_take))
+def _multiply_alone(
+    routine: int, x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats
+) -> None:
+    for block in range(_takes(w)):
+        _multiply_block(routine, x, w, scale, bias, y, block)
 
 
 @compiled(parallel=True)
-def multiply_blocks(
-    x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, workers: int
+def _multiply_together(
+    routine: int, x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, workers: int
 ) -> None:
-    """`multiply` on `workers` threads, each taking the next block of output rows when free."""
-    num_rows, per_take = w.shape[0], rows_per_take(w.shape[1])
-    takes = (num_rows + per_take - 1) // per_take
+    """On `workers` threads, each taking the next block of output rows when free."""
     team = np.zeros(TEAM_SIZE, np.int64)
     for _ in prange(workers):
         taken: int = count(team, TAKEN)
-        while taken < takes:
-            start = taken * per_take
-            multiply_rows(x, w, scale, bias, y, start, min(num_rows, start + per_take))
+        while taken < _takes(w):
+            _multiply_block(routine, x, w, scale, bias, y, taken)
             taken = count(team, TAKEN)
 
 
@@ -114,15 +188,16 @@ def multiply(x: Floats, w: Weights, scale: Floats, bias: Floats, y: Floats, thre
     x: f32[T, K]; w: f32[O, K] or i8[O, K]; scale, bias: f32[O], or f32[0] for none;
     y: f32[T, O]; all C-contiguous. `threads` is lowered to numba's own limit."""
     limit = numba.get_num_threads()
+    routine = MULTIPLY_ROWS[w.dtype].address
     if min(threads, limit) == 1 or w.size <= WEIGHTS_PER_TAKE:  # no team to wait for
-        multiply_alone(x, w, scale, bias, y)
+        _multiply_alone(routine, x, w, scale, bias, y)
         return
     if threads >= limit:
-        multiply_blocks(x, w, scale, bias, y, limit)
+        _multiply_together(routine, x, w, scale, bias, y, limit)
         return
     # As many threads as torch keeps: GNU OpenMP, which both use, rebuilds its pool on a change.
     numba.set_num_threads(threads)
     try:
-        multiply_blocks(x, w, scale, bias, y, threads)
+        _multiply_together(routine, x, w, scale, bias, y, threads)
     finally:
         numba.set_num_threads(limit)

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.np.numpy_support import carray
 
-from draftproof.kernels.address import pointer
-from draftproof.kernels.team import compiled
+from draftproof.kernels.address import FLOATS, INTEGERS, address_of, pointer
+from draftproof.kernels.team import inner
 
-_TYPES = (np.dtype(np.float32), np.dtype(np.int64))
+_TYPES = (*FLOATS, *INTEGERS)
 CHUNK = 128
 """Tokens that attention takes together."""
 
@@ -33,9 +33,11 @@ class Weights(NamedTuple):
     """i64[3]: weight, scale, bias."""
     norm: Any
     """f32[H]: the final norm."""
-    like: Any
-    """f32[0, 0] or i8[0, 0]: the weights' type; all else is float32."""
-    eps: float
+    eps: Any
+    """f32[1]: of all norms."""
+    products: Any
+    """i64[3]: addresses of the routines that multiply with these weights and with float32, and the
+    bytes of a weight. All else is float32."""
 
 
 class State(NamedTuple):
@@ -82,8 +84,8 @@ class Text(NamedTuple):
     """What the rows of a pass see. Those of cache row b are firsts[b] .. firsts[b + 1] - 1; they
     are its columns E, E + 1, ... behind the E columns of earlier passes."""
 
-    earlier: int
-    """E"""
+    earlier: Any
+    """i64[1]: E"""
     firsts: Any
     """i64[B + 1]"""
     starts: Any
@@ -113,85 +115,81 @@ def table(arrays: Iterable[Any]) -> Any:
     """Address and shape of each array, i64[N, 5]; the arrays have to outlive it."""
     rows = []
     for array in arrays:
-        assert array.flags.c_contiguous, "addresses and shapes tell nothing of strides"
-        assert array.dtype in _TYPES, array.dtype
-        place = array.__array_interface__["data"][0]
-        rows.append((place, *array.shape, *(0,) * (4 - array.ndim)))
+        rows.append((address_of(array, _TYPES), *array.shape, *(0,) * (4 - array.ndim)))
     return np.array(rows, np.int64)
 
 
-@compiled()
+@inner()
 def _one(block: Any, row: int, like: Any) -> Any:
     return carray(pointer(block[row, 0], like), (block[row, 1],))
 
 
-@compiled()
+@inner()
 def _two(block: Any, row: int, like: Any) -> Any:
     return carray(pointer(block[row, 0], like), (block[row, 1], block[row, 2]))
 
 
-@compiled()
+@inner()
 def _three(block: Any, row: int, like: Any) -> Any:
     return carray(pointer(block[row, 0], like), (block[row, 1], block[row, 2], block[row, 3]))
 
 
-@compiled()
+@inner()
 def _four(block: Any, row: int, like: Any) -> Any:
     b = block[row]
     return carray(pointer(b[0], like), (b[1], b[2], b[3], b[4]))
 
 
-@compiled()
+@inner()
 def _state(block: Any, floats: Any) -> Any:
     return State(
-        _two(block, 10, floats),
-        _two(block, 11, floats),
-        _two(block, 12, floats),
         _two(block, 13, floats),
         _two(block, 14, floats),
         _two(block, 15, floats),
         _two(block, 16, floats),
         _two(block, 17, floats),
         _two(block, 18, floats),
-        _three(block, 19, floats),
-        _three(block, 20, floats),
-        _four(block, 21, floats),
+        _two(block, 19, floats),
+        _two(block, 20, floats),
+        _two(block, 21, floats),
         _three(block, 22, floats),
         _three(block, 23, floats),
         _four(block, 24, floats),
-        _two(block, 25, floats),
-        _two(block, 26, floats),
-        _two(block, 27, floats),
+        _three(block, 25, floats),
+        _three(block, 26, floats),
+        _four(block, 27, floats),
         _two(block, 28, floats),
-        _one(block, 29, block),
+        _two(block, 29, floats),
         _two(block, 30, floats),
+        _two(block, 31, floats),
+        _one(block, 32, block),
+        _two(block, 33, floats),
     )
 
 
-@compiled()
-def unpack(block: Any, like: Any, earlier: int, eps: float) -> Any:
-    """The records whose arrays `block` lists in the order of their fields, `Step` having made it.
-
-    `like`: f32[0, 0] or i8[0, 0], the type of the weights.
-    """
+@inner()
+def unpack(table: int, rows: int) -> Any:
+    """The records whose arrays the i64[rows, 5] at `table` lists in the order of their fields,
+    `Step` having made it."""
+    block = carray(pointer(table, np.empty(0, np.int64)), (rows, 5))
     floats = np.empty(0, np.float32)
     weights = Weights(
         _two(block, 0, block),
         _two(block, 1, block),
         _one(block, 2, block),
         _one(block, 3, floats),
-        like,
-        eps,
+        _one(block, 4, floats),
+        _one(block, 5, block),
     )
     text = Text(
-        earlier,
-        _one(block, 4, block),
-        _one(block, 5, block),
-        _two(block, 6, block),
-        _two(block, 7, block),
+        _one(block, 6, block),
+        _one(block, 7, block),
         _one(block, 8, block),
-        _one(block, 9, block),
+        _two(block, 9, block),
+        _two(block, 10, block),
+        _one(block, 11, block),
+        _one(block, 12, block),
     )
     state = _state(block, floats)
-    work = Work(_two(block, 31, block), _one(block, 32, block), _two(block, 33, block))
+    work = Work(_two(block, 34, block), _one(block, 35, block), _two(block, 36, block))
     return weights, text, state, work

@@ -8,6 +8,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from draftproof.kernels.address import INTEGERS, address_of
 from draftproof.kernels.decoder import (
     ATTENTION,
     DOWN,
@@ -16,12 +17,12 @@ from draftproof.kernels.decoder import (
     OUTPUT,
     PHASES,
     QKV,
+    WORK,
     begin,
-    run,
 )
-from draftproof.kernels.matmul import rows_per_take
+from draftproof.kernels.matmul import MULTIPLY_ROWS, rows_per_take
+from draftproof.kernels.routine import run
 from draftproof.kernels.state import CHUNK, State, Text, Weights, table
-from draftproof.kernels.team import new_team
 
 
 class Step:
@@ -48,12 +49,10 @@ class Step:
         kv_heads = int(self._weights.shapes[1, 0]) // rotary[0].shape[1]
         items, ends = self._items(len(text.starts) * kv_heads, chunks)
         state = self._state(x, text, cached, rotary, asked, threads)
-        # In the order of `unpack`; what is no array goes beside the table.
-        *arrays, like, eps = self._weights
-        arrays += [*text[1:], *state, items, ends, self._heads]
-        block = table(arrays)
-        begin(block, like, text.earlier, eps)
-        run(block, like, text.earlier, eps, new_team(), min(threads, numba.get_num_threads()))
+        # In the order of `unpack`.
+        block = table([*self._weights, *text, *state, items, ends, self._heads])
+        begin(address_of(block, INTEGERS), len(block))
+        run(WORK, block, min(threads, numba.get_num_threads()))
         return state.logits
 
     def _all_items(self, heads: int, chunks: int) -> tuple[Any, Any]:
@@ -100,6 +99,12 @@ class Step:
             asked=asked,
             logits=empty(len(asked), outputs[HEAD]),
         )
+
+
+def products_with(weights: Any) -> Any:
+    """`Weights.products` for weights of this NumPy dtype: i64[3]."""
+    routines = MULTIPLY_ROWS[weights], MULTIPLY_ROWS[np.dtype(np.float32)]
+    return np.array([*(routine.address for routine in routines), weights.itemsize], np.int64)
 
 
 def _chunks(text: Text) -> int:

@@ -52,7 +52,12 @@ SOURCES = _digest()
 """Read before anything is compiled from them."""
 
 
-class _Cache(FunctionCache):
+COMPILED = {"error_model": "numpy"}
+"""Dividing by 0 gives what IEEE says: a thread that stopped there would leave the others waiting.
+"""
+
+
+class Cache(FunctionCache):
     """numba's disk cache, which notices a change of any kernel: by itself it looks at the file of a
     function only, and the functions that it calls are compiled into it."""
 
@@ -62,20 +67,22 @@ class _Cache(FunctionCache):
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """numba's njit with the disk cache, or without where no folder can be written.
-
-    Dividing by 0 gives what IEEE says: a thread that stopped there would leave the others waiting.
-    """
-    options.setdefault("error_model", "numpy")
+    """numba's njit with the disk cache, or without where no folder can be written."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        dispatcher: Any = njit(**options)(function)
+        dispatcher: Any = njit(**COMPILED, **options)(function)
         with suppress(RuntimeError):  # no folder can be written
-            dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+            dispatcher._cache = Cache(function)  # type: ignore[no-untyped-call]
         made: Callable[..., Any] = dispatcher
         return made
 
     return decorate
+
+
+def inner(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`compiled` for what compiled functions alone call: without the ways in from Python, which
+    take as long to compile as the function."""
+    return compiled(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
 
 
 def prefetch_line(builder: Any, pointer: Any) -> None:
@@ -162,7 +169,7 @@ def _yield_core(_typing: Any) -> Any:
     return types.void(), generate
 
 
-@compiled()
+@inner()
 def wait(counters: Any, phase: int, address: int, num_bytes: int) -> None:
     """Wait until `phase` phases have ended, fetching num_bytes at `address` into the cache."""
     fetched = 0

@@ -11,7 +11,7 @@ import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 
-from draftproof.kernels.team import cgutils, compiled, intrinsic
+from draftproof.kernels.team import cgutils, inner, intrinsic
 from draftproof.kernels.vector import I64, LANES, LANES_F32, load, multiply_add, spread
 
 MAX_QUERIES = 4
@@ -79,7 +79,7 @@ def _emit(builder: Any, shape: tuple[int, int], arrays: Any, scalars: Any) -> No
             builder.store(builder.load(place), target, align=4)
 
 
-@compiled()
+@inner()
 def weigh_rows(queries: int, out: Any, weights: Any, values: Any, num: int, f: int) -> None:
     """out[f : f + queries] = weights[f : f + queries, :num] @ values[:num], for 1 to 4 queries."""
     size = values.shape[1]

@@ -35,7 +35,7 @@ class CompiledStep:
         self.head_dim: int = layers[0].self_attn.head_dim
         self.kv_heads: int = config.num_key_value_heads
         from draftproof.kernels.state import Weights
-        from draftproof.kernels.step import Step
+        from draftproof.kernels.step import Step, products_with
 
         parts = [[*_linears(layer)] for layer in layers]
         head = module.lm_head
@@ -52,8 +52,8 @@ class CompiledStep:
             shapes=np.array(shapes, np.int64),
             head=np.array([_address(getattr(head, name, None)) for name in _OPERANDS], np.int64),
             norm=module.model.norm.weight.detach().numpy(),
-            like=np.empty((0, 0), parts[0][0].weight.detach().numpy().dtype),
-            eps=float(config.rms_norm_eps),
+            eps=np.array([config.rms_norm_eps], np.float32),
+            products=products_with(parts[0][0].weight.detach().numpy().dtype),
         )
         self._step = Step(weights)
         self._rotary = self._rotary_table(256)
@@ -109,7 +109,7 @@ class CompiledStep:
         mask = batch.mask[some][mine].numpy()
         starts = np.array(slots.starts[some], np.int64)
         text = Text(
-            earlier=slots.earlier,
+            earlier=np.array([slots.earlier]),
             firsts=firsts,
             starts=starts,
             places=np.array(cache.places(slots.first_row + some.start, len(starts)), np.int64),
