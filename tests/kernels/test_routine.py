@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
 
 from draftproof.kernels import team
 from draftproof.kernels.routine import run
