@@ -1,4 +1,4 @@
-"""Routines are called by address, by each of a team, and are kept on disk until a kernel changes."""
+"""Routines are called by address, by each thread of a team, and are kept on disk."""
 
 import importlib.util
 
