@@ -18,7 +18,7 @@ FLOATS = (np.dtype(np.float32),)
 INTEGERS = (np.dtype(np.int64),)
 
 
-def address_of(array: Any, kinds: Collection[Any] = FLOATS) -> int:
+def address_of(array: Any, kinds: Collection[Any]) -> int:
     """Where the numbers of a NumPy array lie; 0 for none of them.
 
     Raises ValueError unless they are of one of these dtypes and C-contiguous, since compiled code
@@ -44,8 +44,9 @@ def pointer(_typing: Any, address: Any, like: Any) -> Any:
 
 @intrinsic
 def locate(_typing: Any, array: Any) -> Any:
-    """`address_of` in compiled code: no array of another layout than C's gets past the compiler."""
-    if array.layout != "C":
+    """`address_of` in compiled code: arrays that are not C-contiguous, or neither float32 nor int8,
+    do not get past the compiler."""
+    if array.layout != "C" or array.dtype not in (types.float32, types.int8):
         return None
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -198,14 +198,14 @@ def _fetched(weights: Any, text: Any, s: Any, item: Any, layer: int) -> tuple[in
     return address + item[2] * row_bytes, min(_FETCH_BYTES, (item[3] - item[2]) * row_bytes)
 
 
-def _work(table: int, size: int, counters: int, worker: int) -> None:
+def _work(place: int, size: int, counters: int, worker: int) -> None:
     """Take items until none is left, as each thread of a team does.
 
-    One pass from the embedded rows to the logits of the rows asked for; `table` and `size` are for
+    One pass from the embedded rows to the logits of the rows asked for; `place` and `size` are for
     `state.unpack`, `counters` is the address of the team's.
     """
     team = carray(pointer(counters, np.empty(0, np.int64)), (TEAM_SIZE,))
-    weights, text, s, (items, ends, heads) = unpack(table, size)
+    weights, text, s, (items, ends, heads) = unpack(place, size)
     layers, per_layer = len(weights.places), len(items)
     total = layers * per_layer + len(heads)
     ticket: int = count(team, TAKEN)
@@ -227,9 +227,9 @@ WORK = Routine(_work)
 
 
 @compiled()
-def begin(table: int, size: int) -> None:
+def begin(place: int, size: int) -> None:
     """The norm before the first layer; before any thread works."""
-    weights, _, s, _ = unpack(table, size)
+    weights, _, s, _ = unpack(place, size)
     norm = vector(weights.places[0, 21], s.x.shape[1], weights.norm)
     for r in range(len(s.x)):
         _norm(s.x[r], norm, weights.eps[0], s.h[r])

@@ -9,6 +9,8 @@ A token's result has the same bits whatever is computed beside it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +89,22 @@ def rows_per_take(length: int) -> int:
     return max(_LEAST_ROWS, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
 
 
+@inner(inline="always")
+def _multiply_at(operands: Any, like: Weights) -> None:
+    """`_multiply_rows` of arrays by address, the weights being of the type of `like`."""
+    x, num_tokens, length, w, scale, bias, y, width, start, stop = operands
+    floats = np.empty(0, np.float32)
+    _multiply_rows(
+        carray(pointer(x, floats), (num_tokens, length)),
+        carray(pointer(w, like), (stop, length)),
+        vector(scale, stop, floats),
+        vector(bias, stop, floats),
+        carray(pointer(y, floats), (num_tokens, width)),
+        start,
+        stop,
+    )
+
+
 def _rows_f32(
     x: int,
     num_tokens: int,
@@ -101,16 +119,8 @@ def _rows_f32(
 ) -> None:
     """Output rows start to stop of a product with float32 weights: f32[num_tokens, length] at x,
     f32[num_tokens, width] at y; the others as in `multiply`, 0 for none."""
-    floats = np.empty(0, np.float32)
-    _multiply_rows(
-        carray(pointer(x, floats), (num_tokens, length)),
-        carray(pointer(w, floats), (stop, length)),
-        vector(scale, stop, floats),
-        vector(bias, stop, floats),
-        carray(pointer(y, floats), (num_tokens, width)),
-        start,
-        stop,
-    )
+    operands = (x, num_tokens, length, w, scale, bias, y, width, start, stop)
+    _multiply_at(operands, np.empty(0, np.float32))
 
 
 def _rows_i8(
@@ -126,16 +136,8 @@ def _rows_i8(
     stop: int,
 ) -> None:
     """`_rows_f32` for int8 weights."""
-    floats = np.empty(0, np.float32)
-    _multiply_rows(
-        carray(pointer(x, floats), (num_tokens, length)),
-        carray(pointer(w, np.empty(0, np.int8)), (stop, length)),
-        vector(scale, stop, floats),
-        vector(bias, stop, floats),
-        carray(pointer(y, floats), (num_tokens, width)),
-        start,
-        stop,
-    )
+    operands = (x, num_tokens, length, w, scale, bias, y, width, start, stop)
+    _multiply_at(operands, np.empty(0, np.int8))
 
 
 MULTIPLY_ROWS = {np.dtype(np.float32): Routine(_rows_f32), np.dtype(np.int8): Routine(_rows_i8)}
@@ -152,7 +154,7 @@ def _multiply_block(
     start = block * per_take
     stop = min(len(w), start + per_take)
     operands = (locate(x), num_tokens, length, locate(w), locate(scale), locate(bias), locate(y))
-    call(routine, (*operands, len(w), start, stop))
+    call(routine, (*operands, y.shape[1], start, stop))
 
 
 @inner()

@@ -22,7 +22,10 @@ from draftproof.kernels.team import COMPILED, Cache, cgutils, compiled, intrinsi
 
 
 class Routine:
-    """A function of whole numbers, i64, that returns nothing."""
+    """A function of whole numbers, i64, that returns nothing.
+
+    What one raises is printed and ends it early: the rule of numba's for functions without Python.
+    """
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
@@ -76,8 +79,8 @@ def run(job: Routine, table: Any, workers: int) -> None:
     team's counters, i64[TEAM_SIZE], and the number of the worker, from 0 on.
     """
     team = new_team()
-    numbers = job.address, address_of(table, INTEGERS), len(table), address_of(team, INTEGERS)
+    places = address_of(table, INTEGERS), len(table), address_of(team, INTEGERS)
     if workers == 1:  # no threads to wait for
-        _run_alone(*numbers)
+        _run_alone(job.address, *places)
     else:
-        _run_team(*numbers, workers)
+        _run_team(job.address, *places, workers)

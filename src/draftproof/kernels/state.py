@@ -7,7 +7,6 @@ that it compiles anew in every process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ CHUNK = 128
 
 
 class Weights(NamedTuple):
-    """A decoder's numbers, by address."""
+    """A decoder's numbers, most of them by address."""
 
     places: Any
     """i64[L, 25], 0 for none: weights, scales, biases of q, k, v, o, gate, up, down, then the norms
@@ -111,10 +110,10 @@ class Work(NamedTuple):
     """i64[M, 4]: those of the head."""
 
 
-def table(arrays: Iterable[Any]) -> Any:
+def table(weights: Weights, text: Text, state: State, work: Work) -> Any:
     """Address and shape of each array, i64[N, 5]; the arrays have to outlive it."""
     rows = []
-    for array in arrays:
+    for array in (*weights, *text, *state, *work):
         rows.append((address_of(array, _TYPES), *array.shape, *(0,) * (4 - array.ndim)))
     return np.array(rows, np.int64)
 
@@ -140,38 +139,43 @@ def _four(block: Any, row: int, like: Any) -> Any:
     return carray(pointer(b[0], like), (b[1], b[2], b[3], b[4]))
 
 
+# Where the arrays of each record begin in a table: in the order of their fields.
+_TEXT = len(Weights._fields)
+_STATE = _TEXT + len(Text._fields)
+_WORK = _STATE + len(State._fields)
+
+
 @inner()
 def _state(block: Any, floats: Any) -> Any:
     return State(
-        _two(block, 13, floats),
-        _two(block, 14, floats),
-        _two(block, 15, floats),
-        _two(block, 16, floats),
-        _two(block, 17, floats),
-        _two(block, 18, floats),
-        _two(block, 19, floats),
-        _two(block, 20, floats),
-        _two(block, 21, floats),
-        _three(block, 22, floats),
-        _three(block, 23, floats),
-        _four(block, 24, floats),
-        _three(block, 25, floats),
-        _three(block, 26, floats),
-        _four(block, 27, floats),
-        _two(block, 28, floats),
-        _two(block, 29, floats),
-        _two(block, 30, floats),
-        _two(block, 31, floats),
-        _one(block, 32, block),
-        _two(block, 33, floats),
+        _two(block, _STATE, floats),
+        _two(block, _STATE + 1, floats),
+        _two(block, _STATE + 2, floats),
+        _two(block, _STATE + 3, floats),
+        _two(block, _STATE + 4, floats),
+        _two(block, _STATE + 5, floats),
+        _two(block, _STATE + 6, floats),
+        _two(block, _STATE + 7, floats),
+        _two(block, _STATE + 8, floats),
+        _three(block, _STATE + 9, floats),
+        _three(block, _STATE + 10, floats),
+        _four(block, _STATE + 11, floats),
+        _three(block, _STATE + 12, floats),
+        _three(block, _STATE + 13, floats),
+        _four(block, _STATE + 14, floats),
+        _two(block, _STATE + 15, floats),
+        _two(block, _STATE + 16, floats),
+        _two(block, _STATE + 17, floats),
+        _two(block, _STATE + 18, floats),
+        _one(block, _STATE + 19, block),
+        _two(block, _STATE + 20, floats),
     )
 
 
 @inner()
-def unpack(table: int, rows: int) -> Any:
-    """The records whose arrays the i64[rows, 5] at `table` lists in the order of their fields,
-    `Step` having made it."""
-    block = carray(pointer(table, np.empty(0, np.int64)), (rows, 5))
+def unpack(place: int, size: int) -> Any:
+    """The records whose arrays the `table`, i64[size, 5], at the address `place` lists."""
+    block = carray(pointer(place, np.empty(0, np.int64)), (size, 5))
     floats = np.empty(0, np.float32)
     weights = Weights(
         _two(block, 0, block),
@@ -182,14 +186,16 @@ def unpack(table: int, rows: int) -> Any:
         _one(block, 5, block),
     )
     text = Text(
-        _one(block, 6, block),
-        _one(block, 7, block),
-        _one(block, 8, block),
-        _two(block, 9, block),
-        _two(block, 10, block),
-        _one(block, 11, block),
-        _one(block, 12, block),
+        _one(block, _TEXT, block),
+        _one(block, _TEXT + 1, block),
+        _one(block, _TEXT + 2, block),
+        _two(block, _TEXT + 3, block),
+        _two(block, _TEXT + 4, block),
+        _one(block, _TEXT + 5, block),
+        _one(block, _TEXT + 6, block),
     )
     state = _state(block, floats)
-    work = Work(_two(block, 34, block), _one(block, 35, block), _two(block, 36, block))
+    work = Work(
+        _two(block, _WORK, block), _one(block, _WORK + 1, block), _two(block, _WORK + 2, block)
+    )
     return weights, text, state, work

@@ -22,7 +22,7 @@ from draftproof.kernels.decoder import (
 )
 from draftproof.kernels.matmul import MULTIPLY_ROWS, rows_per_take
 from draftproof.kernels.routine import run
-from draftproof.kernels.state import CHUNK, State, Text, Weights, table
+from draftproof.kernels.state import CHUNK, State, Text, Weights, Work, table
 
 
 class Step:
@@ -49,8 +49,7 @@ class Step:
         kv_heads = int(self._weights.shapes[1, 0]) // rotary[0].shape[1]
         items, ends = self._items(len(text.starts) * kv_heads, chunks)
         state = self._state(x, text, cached, rotary, asked, threads)
-        # In the order of `unpack`.
-        block = table([*self._weights, *text, *state, items, ends, self._heads])
+        block = table(self._weights, text, state, Work(items, ends, self._heads))
         begin(address_of(block, INTEGERS), len(block))
         run(WORK, block, min(threads, numba.get_num_threads()))
         return state.logits

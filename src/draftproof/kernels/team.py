@@ -80,7 +80,7 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def inner(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """`compiled` for what compiled functions alone call: without the ways in from Python, which
+    """`compiled` for what compiled functions alone call, and Python cannot: the ways in from there
     take as long to compile as the function."""
     return compiled(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
 
