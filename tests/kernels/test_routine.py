@@ -28,7 +28,8 @@ ADD_UP = Routine(_add_up)
 
 
 def imported(path):
-    spec = importlib.util.spec_from_file_location("sums", path)
+    """What the module at `path` defines, new with every call."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,12 +1,11 @@
 """Compiled functions are kept on disk until a kernel changes."""
 
-import importlib.util
-
 import pytest
 
 pytest.importorskip("numba")
 
 from draftproof.kernels import team
+from tests.kernels.test_routine import imported
 
 SOURCE = """
 from draftproof.kernels.team import compiled
@@ -19,9 +18,7 @@ def double(x):
 
 def compilations(path) -> int:
     """How many functions had to be compiled to call the one in `path`."""
-    spec = importlib.util.spec_from_file_location("doubles", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(path)
     assert module.double(3) == 6
     return sum(module.double.stats.cache_misses.values())
 

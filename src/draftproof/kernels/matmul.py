@@ -89,58 +89,40 @@ def rows_per_take(length: int) -> int:
     return max(_LEAST_ROWS, WEIGHTS_PER_TAKE // max(1, length) // ROWS_PER_TILE * ROWS_PER_TILE)
 
 
-@inner(inline="always")
-def _multiply_at(operands: Any, like: Weights) -> None:
-    """`_multiply_rows` of arrays by address, the weights being of the type of `like`."""
-    x, num_tokens, length, w, scale, bias, y, width, start, stop = operands
-    floats = np.empty(0, np.float32)
-    _multiply_rows(
-        carray(pointer(x, floats), (num_tokens, length)),
-        carray(pointer(w, like), (stop, length)),
-        vector(scale, stop, floats),
-        vector(bias, stop, floats),
-        carray(pointer(y, floats), (num_tokens, width)),
-        start,
-        stop,
-    )
+def _product_with(kind: Any) -> Routine:
+    """The routine that fills output rows start to stop of a product with weights of a NumPy type.
+
+    f32[num_tokens, length] at x, f32[num_tokens, width] at y; the others as in `multiply`, 0 for
+    none.
+    """
+
+    def rows(
+        x: int,
+        num_tokens: int,
+        length: int,
+        w: int,
+        scale: int,
+        bias: int,
+        y: int,
+        width: int,
+        start: int,
+        stop: int,
+    ) -> None:
+        floats = np.empty(0, np.float32)
+        _multiply_rows(
+            carray(pointer(x, floats), (num_tokens, length)),
+            carray(pointer(w, np.empty(0, kind)), (stop, length)),
+            vector(scale, stop, floats),
+            vector(bias, stop, floats),
+            carray(pointer(y, floats), (num_tokens, width)),
+            start,
+            stop,
+        )
+
+    return Routine(rows)
 
 
-def _rows_f32(
-    x: int,
-    num_tokens: int,
-    length: int,
-    w: int,
-    scale: int,
-    bias: int,
-    y: int,
-    width: int,
-    start: int,
-    stop: int,
-) -> None:
-    """Output rows start to stop of a product with float32 weights: f32[num_tokens, length] at x,
-    f32[num_tokens, width] at y; the others as in `multiply`, 0 for none."""
-    operands = (x, num_tokens, length, w, scale, bias, y, width, start, stop)
-    _multiply_at(operands, np.empty(0, np.float32))
-
-
-def _rows_i8(
-    x: int,
-    num_tokens: int,
-    length: int,
-    w: int,
-    scale: int,
-    bias: int,
-    y: int,
-    width: int,
-    start: int,
-    stop: int,
-) -> None:
-    """`_rows_f32` for int8 weights."""
-    operands = (x, num_tokens, length, w, scale, bias, y, width, start, stop)
-    _multiply_at(operands, np.empty(0, np.int8))
-
-
-MULTIPLY_ROWS = {np.dtype(np.float32): Routine(_rows_f32), np.dtype(np.int8): Routine(_rows_i8)}
+MULTIPLY_ROWS = {np.dtype(kind): _product_with(kind) for kind in (np.float32, np.int8)}
 """By the type of the weights."""
 
 
